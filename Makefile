@@ -68,7 +68,8 @@ chaos: setup ## two hours: the fault campaign, an hour's outage of each part, te
 	@$(BIN)/python -m tests.chaos
 	CONSUMER_TEST_MATRIX=all $(BIN)/pytest -q -n 2 -m "$(REAL)" tests/promises/test_whatever_the_service_does_not_document_ends_in_its_own_state.py
 	CONSUMER_TEST_HISTORIES=2000 $(BIN)/pytest -q --timeout 3600 -m "$(REAL)" tests/access/test_any_order.py tests/promises/test_any_life_of_the_sandbox_ends_in_its_own_state.py \
-	  tests/hostile/test_a_corpus_of_odd_records_over_kafka.py
+	  tests/hostile/test_a_corpus_of_odd_records_over_kafka.py tests/hostile/every_object/test_every_object_may_be_odd_over_kafka.py
+	CONSUMER_TEST_HISTORIES=2000 $(BIN)/pytest -q -n 2 --timeout 7200 -m "" tests/hostile/every_object/test_every_field_of_every_object_may_be_odd.py
 	CONSUMER_TEST_HISTORIES=1000 $(BIN)/pytest -q --timeout 7200 -m "" tests/replay/test_what_is_predicted_is_what_happens.py
 	CONSUMER_TEST_OUTAGE=3000 $(BIN)/pytest -q --timeout 3600 -m "" tests/replay/test_six_commands_after_an_outage.py
 

@@ -8,14 +8,18 @@ that aiokafka gives its error codes.
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
 
 from consumer import errors
 from consumer.errors import BrokerError, ConsumerError, LedgerError
+
+E = TypeVar("E", LedgerError, BrokerError)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ _CLOSED = Cause(
 _CORRUPT = Cause(errors.LedgerCorrupt, "restore the ledger from a backup, then `consumer backfill --since` its time")
 _AWAY = Cause(errors.LedgerUnavailable, "see whether the server runs and the network lets us to it")
 
+LOST: Final = "08"
+"""The class of a connection that is lost, or cannot be made."""
 SQLSTATES: Final[Mapping[str, Cause]] = {
     "3D000": Cause(errors.DatabaseUnknown, "create the database, or put the name in CONSUMER_DATABASE_URL right"),
     "28000": _LOGIN,
@@ -54,11 +60,10 @@ SQLSTATES: Final[Mapping[str, Cause]] = {
     "55P03": _LOCKED,
     "57014": Cause(errors.StatementCancelled, "raise the server's statement_timeout, or unset it for this user"),
     "57P01": _SERVER,
-    "57P02": _SERVER,
     "57P03": _SERVER,
     "XX001": _CORRUPT,
     "XX002": _CORRUPT,
-    "08": _AWAY,
+    LOST: _AWAY,
 }
 SQLITE: Final[Mapping[str, Cause]] = {
     "SQLITE_FULL": _FULL,
@@ -67,7 +72,6 @@ SQLITE: Final[Mapping[str, Cause]] = {
     "SQLITE_LOCKED": _LOCKED,
     "SQLITE_CANTOPEN": _CLOSED,
     "SQLITE_PERM": _CLOSED,
-    "SQLITE_AUTH": _CLOSED,
     "SQLITE_CORRUPT": _CORRUPT,
     "SQLITE_NOTADB": _CORRUPT,
 }
@@ -86,6 +90,14 @@ SQLITE_LOG: Final[Mapping[str, Cause]] = {
     "SQLITE_CORRUPT": _LOG_CORRUPT,
     "SQLITE_NOTADB": _LOG_CORRUPT,
 }
+_MOUNT = "see in the kernel's log whether the disk failed, mount it writable, then restart the roles"
+READ_ONLY_DISK: Final[Mapping[type[ConsumerError], Cause]] = {
+    errors.LedgerNotOpened: Cause(errors.LedgerDiskReadOnly, _MOUNT),
+    errors.LedgerReadOnly: Cause(errors.LedgerDiskReadOnly, _MOUNT),
+    errors.LogNotOpened: Cause(errors.LogDiskReadOnly, _MOUNT),
+    errors.LogReadOnly: Cause(errors.LogDiskReadOnly, _MOUNT),
+}
+"""What SQLite says of a file on a disk that is mounted read-only: it can make none of its own beside it."""
 LOG_INCOMPATIBLE: Final = Cause(
     errors.LogIncompatible, "run the version that wrote it, or put CONSUMER_BROKER_URL right"
 )
@@ -104,29 +116,28 @@ KAFKA: Final[Mapping[str, Cause]] = {
         errors.ClusterForbidden, "grant IDEMPOTENT_WRITE and DESCRIBE on the cluster, or create the topics by hand"
     ),
     "SaslAuthenticationFailed": _SASL,
-    "AuthenticationFailedError": _SASL,
     "UnsupportedSaslMechanismError": _SASL,
-    "AuthenticationMethodNotSupported": _SASL,
     "IllegalSaslStateError": _SASL,
     "IncompatibleBrokerVersion": _VERSION,
-    "UnrecognizedBrokerVersion": _VERSION,
     "NotImplementedError": _VERSION,
     "UnsupportedVersionError": _VERSION,
-    "NotEnoughReplicasError": _REPLICAS,
-    "NotEnoughReplicasAfterAppendError": _REPLICAS,
-    "KafkaStorageError": Cause(errors.LogDiskFull, "look at the broker's disk and its own log"),
     "UnknownTopicOrPartitionError": Cause(errors.TopicUnknown, "restart a role: it makes what is missing"),
 }
+"""Too few replicas and a broker's lost disk are not among them: a producer that counts its records asks again for ever,
+so a publish ends when its time is over, and `inspect` says what is wrong with the topic."""
 NO_TLS: Final = "rejected SSL upgrade"
-"""asyncpg has no kind of error for it."""
+NO_AUTHORITY: Final = "root certificate file"
+"""asyncpg has no kind of error for these two."""
 TLS: Final = Cause(errors.BrokerTlsFailed, "check CONSUMER_KAFKA_CA_FILE, the certificate's names and its dates")
 SLOW: Final = Cause(errors.LedgerSlow, "see what the server is busy with, and the network between")
-DATABASE_TLS: Final = Cause(errors.DatabaseTlsFailed, "check the server's certificate, its names and its dates")
+DATABASE_TLS: Final = Cause(
+    errors.DatabaseTlsFailed, "check the server's certificate, its names and dates, and PGSSLROOTCERT, who signs it"
+)
 
 
 def every() -> Iterator[Cause]:
     """Each cause once, for the operator's table."""
-    tables = (SQLSTATES, SQLITE, SQLITE_LOG, KAFKA)
+    tables: tuple[Mapping[Any, Cause], ...] = (SQLSTATES, SQLITE, SQLITE_LOG, KAFKA, READ_ONLY_DISK)
     yield from dict.fromkeys(
         [*(cause for table in tables for cause in table.values()), TLS, DATABASE_TLS, SLOW, LOG_INCOMPATIBLE]
     )
@@ -141,8 +152,8 @@ def of_database(error: BaseException) -> LedgerError | None:
     """Our error for what a database's driver raised; None when it is none of these. `error` may be SQLAlchemy's, whose
     `orig` is the driver's, or the driver's own, as a failed connect raises it."""
     for told in _chain(error):
-        state = getattr(told, "sqlstate", None)
-        if isinstance(state, str):
+        state = _state(told)
+        if state is not None:
             found = SQLSTATES.get(state) or SQLSTATES.get(state[:2])
             return _ledger_error(found, state) if found else None
         name = getattr(told, "sqlite_errorname", None)
@@ -153,6 +164,8 @@ def of_database(error: BaseException) -> LedgerError | None:
             return _ledger_error(DATABASE_TLS, _tls_reason(told))
         if isinstance(told, ConnectionError) and NO_TLS in str(told):
             return _ledger_error(DATABASE_TLS, "the server speaks none")
+        if isinstance(told, ValueError) and NO_AUTHORITY in str(told):
+            return _ledger_error(DATABASE_TLS, "the file of the authority that signs the server's cannot be read")
         if isinstance(told, socket.gaierror):
             return errors.LedgerUnavailable(reason="nobody knows the server's name")
         if isinstance(told, OSError) and told.errno == errno.ENOSPC:
@@ -175,6 +188,20 @@ def of_log_file(name: str | None) -> type[BrokerError] | None:
     return found.error if found and issubclass(found.error, BrokerError) else None
 
 
+def is_read_only(folder: Path) -> bool:
+    """Whether the disk that this folder is on, or would be, is mounted read-only."""
+    there = next((one for one in (folder, *folder.parents) if one.is_dir()), None)
+    return there is not None and bool(os.statvfs(there).f_flag & os.ST_RDONLY)
+
+
+def of_disk(error: E, path: Path) -> E:
+    """The error of a file that is not opened or not written, or the one that names its disk as the cause."""
+    found = READ_ONLY_DISK.get(type(error))
+    if found is None or not is_read_only(path.parent):
+        return error
+    return cast(E, found.error(**error.fields))
+
+
 def of_kafka(error: BaseException) -> BrokerError | None:
     """Our error for what Kafka or the way to it said; None when it is none of these."""
     for told in _chain(error):
@@ -184,6 +211,15 @@ def of_kafka(error: BaseException) -> BrokerError | None:
         if found is not None and issubclass(found.error, BrokerError):
             return found.error(**_topics_of(told, found.error), reason=type(told).__name__)
     return None
+
+
+def _state(error: BaseException) -> str | None:
+    """Its SQLSTATE; of a connection that was lost, what the server said before it closed it, if it did."""
+    state = getattr(error, "sqlstate", None)
+    if not isinstance(state, str):
+        return None
+    beneath = error.__cause__ if state.startswith(LOST) else None
+    return (_state(beneath) if beneath is not None else None) or state
 
 
 def _sqlite(table: Mapping[str, Cause], name: str) -> Cause | None:

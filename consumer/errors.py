@@ -93,6 +93,16 @@ class UsageError(ConsumerError):
     code = "usage"
 
 
+class TermsDiffer(ConsumerError):
+    """The session is registered with other terms, which may be added to, not changed: cancel it, and create another."""
+
+    code = "terms_differ"
+
+    def __init__(self, differing: tuple[str, ...]) -> None:
+        self.differing = differing
+        super().__init__(differing="+".join(differing))
+
+
 class OutputUnwritable(ConsumerError):
     """The answer cannot be written to where stdout goes; what the command did is done."""
 
@@ -198,6 +208,12 @@ class LedgerReadOnly(LedgerUnavailable):
     """The database takes no writes: it is read-only."""
 
     code = "ledger_read_only"
+
+
+class LedgerDiskReadOnly(LedgerUnavailable):
+    """The disk of the database's file is mounted read-only."""
+
+    code = "ledger_disk_read_only"
 
 
 class LedgerLocked(LedgerUnavailable):
@@ -439,6 +455,12 @@ class LogReadOnly(BrokerUnavailable):
     """The log's file takes no writes: it is read-only."""
 
     code = "log_read_only"
+
+
+class LogDiskReadOnly(BrokerUnavailable):
+    """The disk of the log's file is mounted read-only."""
+
+    code = "log_disk_read_only"
 
 
 class LogLocked(BrokerUnavailable):

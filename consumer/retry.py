@@ -88,14 +88,17 @@ def decide(
 
 
 class Lasting:
-    """One condition, known by a code. `says` is True when it begins or changes, then after a minute, and each time
-    after twice as long, an hour at most."""
+    """One condition, known by a code. `says` is True when it begins or has a code that it did not have yet, then after
+    a minute, and each time after twice as long, an hour at most. `times`: how often it was so since it began."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._since = 0.0
         self._next = 0.0
+        self._seen = 0.0
         self._wait_s = AGAIN_S
+        self._codes: set[str] = set()
+        self.times = 0
         self.code: str | None = None
 
     @property
@@ -103,13 +106,21 @@ class Lasting:
         """Seconds it has lasted, whatever its code was meanwhile; 0 while there is none."""
         return 0.0 if self.code is None else round(self._monotonic() - self._since, 1)
 
+    @property
+    def unseen_s(self) -> float:
+        """Seconds since it was last so; 0 while there is none."""
+        return 0.0 if self.code is None else self._monotonic() - self._seen
+
     def says(self, code: str) -> bool:
         """It is so (still); whether that is worth a line."""
-        now = self._monotonic()
+        now = self._seen = self._monotonic()
         if self.code is None:
             self._since = now
-        if code != self.code:
-            self.code, self._wait_s, self._next = code, AGAIN_S, now + AGAIN_S
+        self.times += 1
+        self.code = code
+        if code not in self._codes:  # two that take turns are no news each time
+            self._codes.add(code)
+            self._wait_s, self._next = AGAIN_S, now + AGAIN_S
             return True
         if now < self._next:
             return False
@@ -119,4 +130,5 @@ class Lasting:
 
     def over(self) -> None:
         """It is not so any more."""
-        self.code = None
+        self.code, self.times = None, 0
+        self._codes.clear()

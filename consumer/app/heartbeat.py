@@ -45,12 +45,13 @@ _log = structlog.get_logger(__name__)
 class Heartbeat:
     """`roles`: what this process does; parts add theirs. `told`: what was refused lately, by name; it is told and makes
     nobody unready, since only the next try can show that it is over. `said`: what it says of itself (`processes`),
-    by role and word. `process` is unique per start."""
+    by role and word. `looks`: done with each beat. `process` is unique per start."""
 
     def __init__(self, url: str, *, readiness: Readiness, metrics: Metrics, clock: Clock, process: str) -> None:
         self.roles: set[str] = set()
         self.told: dict[str, Callable[[], ConsumerError | None]] = {}
         self.said: dict[tuple[str, str], Callable[[], str | None]] = {}
+        self.looks: list[Callable[[], None]] = []
         self._schema = SchemaWatch()
         self.told["schema"] = self._schema.refusal
         self._url = url
@@ -103,6 +104,8 @@ class Heartbeat:
 
     async def beat(self) -> None:
         """Tell the ledger now. Where it cannot be told, that is told with the next beat that can be."""
+        for look in self.looks:
+            look()
         await self._try(self._beat)
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import structlog
 
 from consumer.clock import Clock
-from consumer.errors import ConsumerError
+from consumer.errors import ConsumerError, TermsDiffer
 from consumer.ledger import Database
-from consumer.payments import CheckoutSession, OnSession
+from consumer.payments import CheckoutSession, OnSession, SessionMismatch
+from consumer.payments.terms import as_asked
 
 _log = structlog.get_logger(__name__)
 
@@ -20,7 +21,8 @@ def registering(database: Database, application: str, clock: Clock) -> OnSession
     """What the client calls with each session it created."""
 
     async def register(fields: Mapping[str, Any], session: CheckoutSession) -> None:
-        """Write it. The session exists at the service, so a failure is told and never passed on."""
+        """Write it. The session exists at the service, so a failure is told and not passed on; only a session that is
+        registered with other terms is handed to nobody. Raises SessionMismatch."""
         from consumer.console.checkouts import Body, register_checkout  # for those that create sessions
 
         if session.id is None:
@@ -31,10 +33,13 @@ def registering(database: Database, application: str, clock: Clock) -> OnSession
             customer=fields.get("customer_reference"),
             expected_amount=str(amount) if amount is not None else None,
             mode=fields["mode"],
+            price_id=fields.get("price_id"),
         )
         try:
             async with database.transaction() as transaction:
                 await register_checkout(transaction, application, session.id, body, clock.now())
+        except TermsDiffer as error:
+            raise SessionMismatch(session=session.without_link(), differing=as_asked(error.differing)) from error
         except ConsumerError as error:
             _log.error("checkout_not_registered", application=application, session=session.id, code=error.code)
 

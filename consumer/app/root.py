@@ -83,7 +83,7 @@ class App:
         self._stack = AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._clients: Mapping[str, PaymentsClient] | None = None
-        self._readiness = Readiness(self.clock, {"descriptors": Descriptors().check})
+        self._readiness = Readiness(self.clock, {"descriptors": Descriptors(self.clock.monotonic).check})
         self._watch = LoopWatch(self.metrics)
         self._process = worker_id()
         self._heartbeat = Heartbeat(
@@ -331,6 +331,7 @@ class App:
         )
         self.broker.writes |= log_parts.written(self.settings, Role.SERVE)
         self._heartbeat.said["serve", SIGNATURES] = receiver.refusals.told
+        self._heartbeat.looks.append(receiver.look)
         self._readiness.add("receive", receiver.has_room)
         await self._agree_soon()
         runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)

@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from yarl import URL
 
-from consumer.errors import ConsumerError, LedgerUnavailable, NotFound, UsageError
+from consumer.errors import ConsumerError, LedgerUnavailable, NotFound, TermsDiffer, UsageError
 from consumer.settings.values import is_loopback
 
 log = structlog.get_logger(__name__)
@@ -48,6 +48,9 @@ async def errors(request: web.Request, handler: WebHandler) -> web.StreamRespons
         return problem(error.status, (error.reason or "error").lower().replace(" ", "_"), error.reason, headers)
     except UsageError as error:
         return problem(400, "bad_request", error.message)
+    except TermsDiffer as error:
+        said = {"code": error.code, "message": error.message, "differing": error.differing}
+        return answer({"error": said}, 409)
     except NotFound as error:
         return problem(404, error.code, error.message)
     except LedgerUnavailable as error:

@@ -8,16 +8,14 @@ from datetime import datetime
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.operators.vocabulary import amount_problem
 from consumer.console.operators.words import say
-from consumer.errors import UsageError
+from consumer.errors import TermsDiffer, UsageError
 from handlers.access.links import link
 from handlers.fulfilment.order import Registration
-from handlers.fulfilment.registration import register, register_session
-from handlers.fulfilment.tables import CHECKOUTS
+from handlers.fulfilment.registration import contradicted, hold_session, known_terms, register, register_session
 
 REGISTERED = "checkout.registered"
 ACTOR = "query_api"
@@ -32,6 +30,7 @@ class Body(BaseModel):
     customer: str | None = Field(default=None, min_length=1, max_length=255)
     expected_amount: str | None = Field(default=None, max_length=20)
     mode: Literal["payment", "subscription"] = "payment"
+    price_id: str | None = Field(default=None, min_length=1, max_length=255)
 
     @field_validator("expected_amount")
     @classmethod
@@ -41,7 +40,7 @@ class Body(BaseModel):
             raise ValueError(problem)
         return value
 
-    @field_validator("order_id", "customer")
+    @field_validator("order_id", "customer", "price_id")
     @classmethod
     def _is_text(cls, value: str | None) -> str | None:
         if value is not None and "\x00" in value:
@@ -59,6 +58,7 @@ class Checkout:
     customer: str | None
     expected_amount: str | None
     mode: str
+    price_id: str | None = None
 
 
 def parse(raw: bytes) -> Body:
@@ -74,12 +74,19 @@ def parse(raw: bytes) -> Body:
 async def register_checkout(
     session: AsyncSession, application: str, session_id: str, body: Body, now: datetime
 ) -> Checkout:
-    """Write it in this transaction and tell the handlers by `checkout.registered`; the same again is no news."""
+    """Write it in this transaction and tell the handlers by `checkout.registered`; the same again is no news. Raises
+    TermsDiffer, and has written nothing, when the session is registered with other terms: what was not said before may
+    be added, and another session of the order may have others (cases C18, F21)."""
     checkout = Checkout(application=application, session_id=session_id, **body.model_dump())
-    if await _is_known(session, checkout):
-        return checkout
-    await write_checkout(session, checkout, now)
     data = {name: value for name, value in asdict(checkout).items() if name != "application"}
+    await hold_session(session, application, session_id)
+    known = await known_terms(session, application, session_id)
+    if known is not None:
+        if differing := contradicted(known, data):
+            raise TermsDiffer(differing)
+        if not contradicted(data, known):
+            return checkout
+    await write_checkout(session, checkout, now)
     why = "registered by the merchant"
     about = checkout.order_id
     await say(session, REGISTERED, about, application=application, by=ACTOR, reason=why, now=now, data=data)
@@ -89,22 +96,12 @@ async def register_checkout(
 async def write_checkout(session: AsyncSession, checkout: Checkout, at: datetime) -> None:
     """What is written at once, so that a payment that follows is compared with it; a rebuild writes it again, then."""
     said = Registration(
-        session_id=checkout.session_id, customer=checkout.customer, expected_amount=checkout.expected_amount
-    )
+        session_id=checkout.session_id, customer=checkout.customer, expected_amount=checkout.expected_amount,
+        mode=checkout.mode, price_id=checkout.price_id,
+    )  # fmt: skip
     if checkout.mode == "subscription":  # no order will come of it (case F22)
         await register_session(session, checkout.application, checkout.order_id, said, at)
     else:
         await register(session, checkout.application, checkout.order_id, said, at)
     if checkout.customer is not None:
         await link(session, checkout.application, checkout.session_id, checkout.order_id, checkout.customer, at)
-
-
-async def _is_known(session: AsyncSession, checkout: Checkout) -> bool:
-    wanted = select(CHECKOUTS).where(
-        CHECKOUTS.c.application == checkout.application,
-        CHECKOUTS.c.session_id == checkout.session_id,
-        CHECKOUTS.c.registered_at.is_not(None),
-    )
-    row = (await session.execute(wanted)).mappings().first()
-    names = ("order_id", "customer", "expected_amount")
-    return row is not None and all(row[name] == getattr(checkout, name) for name in names)

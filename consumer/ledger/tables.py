@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlmodel import Field
 
-from consumer.columns import PackedBytes, TableRow, UtcDateTime, serial
+from consumer.columns import PackedBytes, TableRow, UtcDateTime, Words, serial
 
 APPLICATION_CHARS = 64
 HANDLER_CHARS = 200
@@ -47,6 +47,12 @@ class RunStatus(StrEnum):
 def application_column(primary_key: bool = False) -> Any:
     """The application's name, part of every key (case G8)."""
     return Field(sa_column=Column(String(APPLICATION_CHARS), primary_key=primary_key, nullable=False))
+
+
+def words_column(chars: int, *, primary_key: bool = False, nullable: bool = True) -> Any:
+    """What the service, a stranger or a plugin's author wrote: any text can be stored (case I10)."""
+    is_nullable = nullable and not primary_key
+    return Field(default=None, sa_column=Column(Words(chars), primary_key=primary_key, nullable=is_nullable))
 
 
 def time_column(nullable: bool = False) -> Any:
@@ -98,10 +104,10 @@ class EventRow(LedgerRow, table=True):
     recorded_at: datetime = time_column()
     occurred_at: datetime | None = time_column(nullable=True)
     delivery_id: str = Field(default="", sa_column=Column(String(100), nullable=False))
-    object_id: str | None = Field(default=None, sa_column=Column(String(255)))
-    order_id: str | None = Field(default=None, sa_column=Column(String(255)))
-    subscription_id: str | None = Field(default=None, sa_column=Column(String(255)))
-    customer: str | None = Field(default=None, sa_column=Column(String(255)))
+    object_id: str | None = words_column(255)
+    order_id: str | None = words_column(255)
+    subscription_id: str | None = words_column(255)
+    customer: str | None = words_column(255)
     traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
     archive: str | None = Field(default=None, sa_column=Column(String(ARCHIVE_CHARS)))
     sha256: str | None = Field(default=None, sa_column=Column(String(64)))
@@ -140,7 +146,7 @@ class RunRow(LedgerRow, table=True):
     claimed_by: str | None = Field(default=None, sa_column=Column(String(64)))
     claimed_until: datetime | None = time_column(nullable=True)
     code: str | None = Field(default=None, sa_column=Column(String(60)))
-    reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    reason: str | None = words_column(REASON_CHARS)
     fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     plan: str | None = Field(default=None, sa_column=Column(String(64)))
@@ -162,7 +168,7 @@ class AttemptRow(LedgerRow, table=True):
     number: int = Field(sa_column=Column(Integer, nullable=False))
     outcome: str = Field(sa_column=Column(String(12), nullable=False))
     code: str | None = Field(default=None, sa_column=Column(String(60)))
-    reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    reason: str | None = words_column(REASON_CHARS)
     fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
     trace: str | None = Field(default=None, sa_column=Column(Text))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
@@ -190,7 +196,7 @@ class DeadLetterRow(LedgerRow, table=True):
     blocking: bool = Field(sa_column=Column(Boolean, nullable=False))
     attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     code: str | None = Field(default=None, sa_column=Column(String(60)))
-    reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    reason: str | None = words_column(REASON_CHARS)
     fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     published_at: datetime | None = time_column(nullable=True)
@@ -242,7 +248,7 @@ class ReadRow(LedgerRow, table=True):
 
     application: str = application_column(primary_key=True)
     kind: str = Field(sa_column=Column(String(20), primary_key=True))
-    object_id: str = Field(sa_column=Column(String(255), primary_key=True))
+    object_id: str = words_column(255, primary_key=True)
     asked: int = Field(default=1, sa_column=Column(Integer, nullable=False))
     asked_after: int = Field(default=0, sa_column=Column(BigInteger, nullable=False, server_default="0"))
     due_at: datetime = time_column()
@@ -260,7 +266,7 @@ class ObservationRow(LedgerRow, table=True):
 
     application: str = application_column(primary_key=True)
     kind: str = Field(sa_column=Column(String(20), primary_key=True))
-    object_id: str = Field(sa_column=Column(String(255), primary_key=True))
+    object_id: str = words_column(255, primary_key=True)
     version: int = Field(sa_column=Column(serial(), nullable=False))
     digest: str = Field(sa_column=Column(String(64), nullable=False))
     read_at: datetime = time_column()
@@ -352,9 +358,9 @@ class QuarantineRow(LedgerRow, table=True):
     )
 
     id: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))
-    application: str = application_column()
-    delivery_id: str = Field(sa_column=Column(String(100), nullable=False))
-    event_id: str | None = Field(default=None, sa_column=Column(String(255)))
+    application: str = words_column(APPLICATION_CHARS, nullable=False)
+    delivery_id: str = words_column(100, nullable=False)
+    event_id: str | None = words_column(255)
     reason: str = Field(sa_column=Column(String(60), nullable=False))
     raw: bytes = Field(sa_column=Column(PackedBytes, nullable=False))
     headers: str = Field(default="{}", sa_column=Column(Text, nullable=False))
@@ -416,7 +422,7 @@ class AuditRow(LedgerRow, table=True):
     subject: str = Field(sa_column=Column(String(600), nullable=False))
     before: str | None = Field(default=None, sa_column=Column(Text))
     after: str | None = Field(default=None, sa_column=Column(Text))
-    reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    reason: str | None = words_column(REASON_CHARS)
     code_version: str = Field(default="", sa_column=Column(String(40), nullable=False))
     number: int | None = Field(default=None, sa_column=Column(serial()))
     hash: str | None = Field(default=None, sa_column=Column(String(64)))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
-
-import structlog
+from typing import Any, TypeVar
 
 from consumer.document import parse, shallow
 from consumer.payments.errors import ApiError, UnexpectedAnswer, UnreadableAnswer, class_for
-
-LOG = structlog.get_logger()
+from consumer.payments.models import Record
 
 RETRY_AFTER_MAX_S = 86_400.0
 WORD_MAX_CHARS = 100
+
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +27,13 @@ class Answer:
     status: int
     document: Mapping[str, Any]
     raw: bytes
+
+    def read_as(self, record: type[R]) -> R:
+        """The record in it. Raises UnexpectedAnswer where its reading breaks: that is this record's failure alone."""
+        try:
+            return record.read(self.document, self.raw)
+        except Exception as error:
+            raise UnexpectedAnswer("the record cannot be read", status=self.status, raw=self.raw) from error
 
 
 async def bounded(chunks: AsyncIterator[bytes], encoding: str, max_bytes: int) -> bytes:
@@ -77,15 +83,24 @@ def told_time(headers: Mapping[str, str]) -> datetime | None:
         return None
 
 
-def understood(status: int, headers: Mapping[str, str], raw: bytes, now: datetime, *, body_needed: bool) -> Answer:
+def understood(
+    status: int,
+    headers: Mapping[str, str],
+    raw: bytes,
+    now: datetime,
+    *,
+    body_needed: bool,
+    stated: Callable[[int], None] = lambda _: None,
+) -> Answer:
     """The success answer, or raises the error it is.
 
-    `body_needed` is False for the endpoints whose answer is not shown: there, any 2xx is a success.
+    `body_needed` is False for the endpoints whose answer is not shown: there, any 2xx is a success. `stated` is told
+    the status that the body says, if any, which goes for nothing (case C13).
     """
     document = _json_object(raw)
-    stated = (document or {}).get("statusCode")
-    if isinstance(stated, int) and stated != status:
-        LOG.warning("status_code_differs_from_status", status=status, status_code=stated)
+    said = (document or {}).get("statusCode")
+    if isinstance(said, int):
+        stated(said)
     if not 200 <= status < 300:
         raise error_from(status, headers, document, raw, now)
     if document is None and body_needed:

@@ -96,7 +96,7 @@ class CheckoutSessions:
     async def retrieve(self, session_id: str) -> CheckoutSession:
         """One session with its embedded order (endpoint 3); its `url` is always None."""
         answer = await self._caller.read(f"{ROUTE}/{{id}}", f"{ROUTE}/{path_id(session_id)}")
-        return CheckoutSession.read(answer.document, answer.raw)
+        return answer.read_as(CheckoutSession)
 
     async def cancel(self, session_id: str, *, idempotency_key: str | None = None) -> Acknowledgement:
         """Cancel an open session (endpoint 4). The order stays PENDING; a late payment can still make it PAID.

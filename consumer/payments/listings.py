@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
+import structlog
+
 from consumer.payments.caller import Caller
 from consumer.payments.errors import CursorLoop, UnexpectedAnswer
 from consumer.payments.models import Cursor, Page, Record, dumped
 from consumer.payments.requests import checked_limit, path_id
+
+LOG = structlog.get_logger()
 
 LIMIT_MAX = 100
 PAGES_MAX = 100_000
@@ -77,7 +81,7 @@ class Listing(Generic[R]):
     async def retrieve(self, record_id: str) -> R:
         """One record by its id. Raises ResourceNotFound when this application is not shown such a record."""
         answer = await self._caller.read(f"{self._route}/{{id}}", f"{self._route}/{path_id(record_id)}")
-        return self._record.read(answer.document, answer.raw)
+        return answer.read_as(self._record)
 
     async def _fetched(self, limit: int, cursor: Cursor | None, *, walk: bool) -> Page[R]:
         params = [("limit", str(checked_limit(limit)))]
@@ -100,8 +104,13 @@ class Listing(Generic[R]):
         return Page(tuple(self._item(item) for item in items), cursor)
 
     def _item(self, item: Any) -> R:
-        """One that is no object hides none of its neighbours: it is a record that says nothing, kept as it came."""
-        return self._record.read(item) if isinstance(item, dict) else self._record.read({}, dumped(item))
+        """One that is no object, or whose reading breaks, hides none of its neighbours: it is a record that says
+        nothing, kept as it came."""
+        try:
+            return self._record.read(item) if isinstance(item, dict) else self._record.read({}, dumped(item))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this record's alone
+            LOG.error("listed_record_broke_its_reading", route=self._route, error=type(error).__name__)  # noqa: TRY400 - its text may hold what the record says
+            return self._record.unread(item)
 
 
 def _is_cursor(value: Any) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Generic, Self, TypeVar
 
@@ -84,6 +85,17 @@ class Record(BaseModel):
         record._raw_bytes = dumped(found) if raw_bytes is None else raw_bytes
         return record
 
+    @classmethod
+    def unread(cls, document: Any) -> Self:
+        """The record in a document whose reading breaks, kept as it came: of its fields, its id at most."""
+        record = cls.model_validate({})
+        record._raw = dict(document) if isinstance(document, Mapping) else {}
+        with suppress(Exception):
+            record = record.model_copy(update={"id": _id(record._raw.get("id"))})
+        with suppress(Exception):
+            record._raw_bytes = dumped(document)
+        return record
+
     @property
     def raw(self) -> dict[str, Any]:
         """Everything the service said; treat it as read-only."""
@@ -132,6 +144,10 @@ class CheckoutSession(Record):
     expires_at: Time = None
     order_id: Id = None
     order: Annotated[Order | None, BeforeValidator(_embedded_order)] = None
+
+    def without_link(self) -> CheckoutSession:
+        """The same, with nothing in it that could be paid."""
+        return CheckoutSession.read({**self.raw, "url": None})
 
 
 class Payment(Record):

@@ -32,7 +32,7 @@ class ApplicationResource:
     async def retrieve(self) -> Application:
         """The application these credentials belong to (endpoint 1); its fields are not documented."""
         answer = await self._caller.read("/v1/application", "/v1/application")
-        return Application.read(answer.document, answer.raw)
+        return answer.read_as(Application)
 
 
 class Orders(Listing[Order]):
@@ -47,7 +47,7 @@ class Orders(Listing[Order]):
         """One order by the merchant's own id (endpoint 7; case F26). Raises ResourceNotFound when none is shown."""
         route = "/v1/orders/lookup"
         answer = await self._caller.read(route, route, (("order_id", order_id(merchant_order_id)),))
-        return Order.read(answer.document, answer.raw)
+        return answer.read_as(Order)
 
 
 class Payments(Listing[Payment]):

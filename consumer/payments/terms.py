@@ -20,6 +20,7 @@ TERMS: Final = ("mode", "order_id", "price_id", "amount", "customer_reference", 
 KEPT_S: Final = 90_000.0
 BUCKETS: Final = 4096
 BUCKET_MAX: Final = 500
+REGISTERED_AS: Final = {"customer": "customer_reference", "expected_amount": "amount"}
 PRICE_AMOUNTS: Final = ("amount", "unit_amount")
 """Where a price may say what it asks for: its record is not documented."""
 
@@ -57,6 +58,11 @@ def costs_otherwise(price: Mapping[str, Any], shown: Mapping[str, Any]) -> bool:
     amounts = (_plain("amount", price.get(name)) for name in PRICE_AMOUNTS)
     amount = next((one for one in amounts if one is not None), None)
     return amount is not None and amount != _plain("amount", shown.get("amount"))
+
+
+def as_asked(registered: Sequence[str]) -> tuple[str, ...]:
+    """The terms that a registration with the consumer names so."""
+    return tuple(REGISTERED_AS.get(name, name) for name in registered)
 
 
 def fingerprints(asked: Mapping[str, Any]) -> dict[str, str]:

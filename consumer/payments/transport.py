@@ -13,6 +13,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import structlog
+
 from consumer import __version__
 from consumer.clock import Clock
 from consumer.errors import SettingsError
@@ -31,14 +33,18 @@ from consumer.payments.errors import (
     ServiceUnreachable,
 )
 from consumer.payments.shared_budget import Budget
+from consumer.retry import Lasting
 
 if TYPE_CHECKING:  # a command that only looks opens no connection: aiohttp would be a fifth of its start
     import aiohttp
 
+LOG = structlog.get_logger()
 USER_AGENT = f"payments-consumer/{__version__}"
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 READ_AT_ONCE_BYTES = 256 * 1024
 """A larger answer may be as odd as can be: the event loop does not wait until it is read."""
+QUIET_S = 3600.0
+"""Without an answer whose body states another status than it has, they agree again: of some calls only errors do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +144,7 @@ class Transport:
         self._on_attempt = on_attempt
         self._chance = chance
         self.service_clock: tuple[datetime, datetime] | None = None
+        self._differs = Lasting(clock.monotonic)
 
     async def start(self) -> None:
         """Open the connections' pool, unless one was given."""
@@ -266,6 +273,23 @@ class Transport:
                     )
                 )
 
+    def _stated(self, status: int, stated: int) -> None:
+        """Said as a Condition says it, which a web shop that imports this has not."""
+        if stated != status and self._differs.says("differs"):
+            LOG.warning(
+                "status_code_differs_from_status",
+                application=self._application,
+                status=status,
+                status_code=stated,
+                times=self._differs.times,
+            )
+
+    def _agree(self) -> None:
+        if self._differs.unseen_s >= QUIET_S:
+            told = {"after_s": self._differs.for_s, "times": self._differs.times}
+            LOG.info("status_code_differs_from_status_over", application=self._application, **told)
+            self._differs.over()
+
     async def _exchange(self, call: Call, authorization: str) -> Answer:
         """One request and its whole answer. No redirect is followed, with or without credentials (case C27)."""
         import aiohttp
@@ -302,8 +326,15 @@ class Transport:
                 packed = "" if self._session.auto_decompress else response.headers.get("Content-Encoding", "")
                 raw = await bounded(response.content.iter_any(), packed, self._max_answer_bytes)
                 read = partial(
-                    understood, response.status, response.headers, raw, self._clock.now(), body_needed=call.body_needed
+                    understood,
+                    response.status,
+                    response.headers,
+                    raw,
+                    self._clock.now(),
+                    body_needed=call.body_needed,
+                    stated=partial(self._stated, response.status),
                 )
+                self._agree()
                 return read() if len(raw) <= READ_AT_ONCE_BYTES else await asyncio.to_thread(read)
         except (ssl.SSLError, aiohttp.ClientSSLError) as error:
             raise ServiceUnreachable("the service's TLS certificate is not trusted", sent=False) from error

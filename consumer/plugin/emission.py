@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import orjson
 
+from consumer.document import storable
+
 ReadKind = Literal["order", "service_order", "session", "subscription"]
 READ_KINDS = ("order", "service_order", "session", "subscription")
 DATA_MAX_BYTES = 256 * 1024
@@ -92,9 +94,7 @@ def wrong_note(subject: object, action: object, *states: Mapping[str, Any]) -> s
 
 
 def _is_storable(text: object, most: int) -> bool:
-    if not isinstance(text, str) or not 0 < len(text) <= most or "\0" in text:
-        return False
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    return isinstance(text, str) and text != "" and storable(text, most) == text
 
 
 def _wrong_json(what: str, data: Mapping[str, Any]) -> str | None:

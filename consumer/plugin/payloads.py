@@ -210,6 +210,7 @@ class CheckoutRegistered(_Known, event="checkout.registered"):
     customer: str | None = Field(None, description="the customer reference", examples=["customer-1"])
     expected_amount: str | None = Field(None, description="decimal USDC", examples=["25.00"])
     mode: str | None = Field(None, description="`payment` or `subscription`", examples=["payment"])
+    price_id: str | None = Field(None, description="the price it was created by, where said", examples=[None])
 
 
 class WordSaid(_Known, event=("fulfilment.marked_paid", "fulfilment.released", "fulfilment.unfulfillable",

@@ -7,13 +7,14 @@ to serve one kind of request, and this process does nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -31,6 +32,7 @@ from consumer.receive.decide import Endpoint, decide
 from consumer.receive.refusals import Refusals
 from consumer.receive.unproved import Unproved, size_of
 from consumer.telemetry import way
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.port import Server
 from consumer.telemetry.traces import Tracing
@@ -40,7 +42,10 @@ log = structlog.get_logger(__name__)
 
 DEFAULT = "default"
 UNKNOWN = "unknown"
-SAY_EVERY_S = 1.0
+QUIET_S = 300.0
+"""After so long without another like it, a refusal is no longer so."""
+REASONS_MAX = 200
+"""Refusals told apart by their reason; beyond them those of an outcome are told together."""
 _TRACE: ContextVar[str] = ContextVar("trace", default="")
 """The traceparent of the delivery that is being taken."""
 
@@ -82,7 +87,7 @@ class Receiver:
         self._tracing = tracing or Tracing()
         self.limits = limits or Limits()
         self._topics = {name: f"{topic_prefix}.{name}" for name in ("events", "deliveries")}
-        self._figures = _Figures(metrics)
+        self._figures = _Figures(metrics, clock.monotonic)
         metrics.receive_in_flight.set_function(lambda: self._in_flight)
         self._paths: dict[str, Endpoint] = {}
         for endpoint in endpoints:
@@ -106,6 +111,10 @@ class Receiver:
     def in_flight(self) -> int:
         """Requests being answered now."""
         return self._in_flight
+
+    def look(self) -> None:
+        """Say what is refused no longer; to be asked every few seconds, since no request tells it."""
+        self._figures.look()
 
     async def has_room(self) -> bool:
         """Whether the next webhook would be taken: for `/readyz`."""
@@ -234,9 +243,7 @@ class Receiver:
             case BrokerError() | TimeoutError():
                 answer, reason = answers.NOT_DURABLE, str(error) or type(error).__name__
             case _:
-                log.error(
-                    "receive_failed", application=application, error=type(error).__name__, exc_info=error, **_trace()
-                )
+                self._figures.broke(application, error)
                 return answers.FAILED
         self._figures.say(answer.outcome, application, reason)
         return answer
@@ -258,16 +265,19 @@ def _tell_stored(application: str, topic: str, message: Message) -> None:
 
 
 class _Figures:
-    """What is counted, and log lines about refusals, at most one a second per outcome."""
+    """What is counted, and log lines about refusals: one for the first of a kind (outcome, application and reason), and
+    while there are more at growing intervals, with the trace of the one at hand and how many there were (`times`). One
+    refusal is an event; anybody can make a million of them, so that they are told as what lasts."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, monotonic: Callable[[], float]) -> None:
         self._requests = metrics.receive_requests
         self._seconds = metrics.receive_seconds
         self._body_bytes = metrics.receive_body_bytes
         self._last_accepted = metrics.receive_last_accepted
         self._last: dict[str, datetime] = {}
-        self._said: dict[str, float] = {}
-        self._unsaid: dict[str, int] = {}
+        self._monotonic = monotonic
+        self._refused: dict[tuple[str, str, str], Condition] = {}
+        self._broke = Condition("receive_failed", level="error", monotonic=monotonic, quiet_s=QUIET_S)
 
     def count(self, application: str, answer: Answer, seconds: float | None = None) -> None:
         self._requests.inc((application, answer.outcome))
@@ -282,18 +292,31 @@ class _Figures:
         self._last[application] = at
 
     def say(self, outcome: str, application: str, reason: str) -> None:
-        now = perf_counter()
-        if now - self._said.get(outcome, float("-inf")) < SAY_EVERY_S:
-            self._unsaid[outcome] = self._unsaid.get(outcome, 0) + 1
-            return
-        self._said[outcome] = now
-        unsaid = self._unsaid.pop(outcome, 0)
-        log.warning(
-            "webhook_refused", outcome=outcome, application=application, reason=reason, unsaid=unsaid, **_trace()
-        )
+        kind = (outcome, application, reason)
+        if kind not in self._refused and len(self._refused) >= REASONS_MAX:
+            kind = (outcome, application, "another one")
+        if kind not in self._refused:
+            self._refused[kind] = Condition(
+                "webhook_refused",
+                monotonic=self._monotonic,
+                quiet_s=QUIET_S,
+                outcome=outcome,
+                application=application,
+                reason=kind[2],
+            )
+        self._refused[kind].lasts(outcome, **_trace())
+
+    def broke(self, application: str, error: Exception) -> None:
+        name = type(error).__name__
+        self._broke.lasts(name, application=application, error=name, exc_info=error, **_trace())
+
+    def look(self) -> None:
+        self._broke.lapse()
+        for kind in [kind for kind, one in self._refused.items() if one.lapse()]:
+            del self._refused[kind]
 
 
-def _trace() -> dict[str, str]:
+def _trace() -> dict[str, Any]:
     """The trace of the delivery at hand; none where it was refused before it was read."""
     return {"trace_id": traceparent[3:35]} if (traceparent := _TRACE.get()) else {}
 

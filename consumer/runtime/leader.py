@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 import structlog
 
 from consumer.clock import Clock, rest, until_tick
-from consumer.errors import AnotherLeads, ConsumerError, LeaseLost
+from consumer.errors import AnotherLeads, ConsumerError, LeaseLost, code_of
 from consumer.ledger import Database
 from consumer.ledger.leases import LEASE_S
 from consumer.ledger.tenure import Tenure
 from consumer.runtime.loop import STOP_GRACE_S, StageFailure
+from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger()
 T = TypeVar("T")
@@ -36,6 +37,9 @@ class Leader:
         self._renew_s = lease_s / 3
         self._tenure = Tenure(database, role=role, holder=holder, clock=clock, lease_s=lease_s)
         self._failure = StageFailure(f"lease {role}")
+        self._broke = Condition(
+            "leading_failed", level="error", monotonic=clock.monotonic, quiet_s=3 * lease_s, lease=role
+        )
 
     @property
     def leads(self) -> bool:
@@ -87,7 +91,7 @@ class Leader:
             doing.cancel()
             [outcome] = await asyncio.gather(doing, return_exceptions=True)
         if isinstance(outcome, Exception):
-            LOG.error("leading_failed", lease=self.role, exc_info=outcome)
+            self._broke.lasts(code_of(outcome), exc_info=outcome)
             await rest(self._clock, self._renew_s, stop)
 
     async def _keep_while(self, doing: asyncio.Task[Any], stop: asyncio.Event) -> None:
@@ -106,6 +110,7 @@ class Leader:
                 if doing.done() or stop.is_set():
                     continue
                 renewed = (renewed or self.leads) and await self._take()
+                self._broke.lapse()
                 if not renewed and not self.leads:
                     LOG.warning("no_longer_leads", lease=self.role)
                     return

@@ -181,6 +181,9 @@ SWITCHES: tuple[Switch, ...] = (
     ),
     _flag("surprise_fields", False, "answers and events carry a field that nobody announced", "U26"),
     _flag("expose_customer", True, "records and events carry customer_reference, customer_email and metadata", "U10"),
+    _flag(
+        "expose_terms", True, "sessions and their orders show amount, price_id, line_items and whose they are", "U24"
+    ),
     # Requests
     _choice("create_status", (201, 200), "HTTP status of a create", "U24"),
     _choice("create_again_status", (200, 201), "HTTP status of a create that returns the open session", "U24"),

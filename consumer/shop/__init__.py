@@ -2,6 +2,7 @@
 
 For a web shop outside the worker: it imports the payments client and values, nothing of the worker's."""
 
+from consumer.errors import TermsDiffer
 from consumer.payments import (
     AmbiguousWrite,
     CheckoutSession,
@@ -31,5 +32,6 @@ __all__ = [
     "QueryFailed",
     "SessionMismatch",
     "Shop",
+    "TermsDiffer",
     "ValidationError",
 ]

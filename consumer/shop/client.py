@@ -10,13 +10,16 @@ from decimal import Decimal
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+from consumer.errors import TermsDiffer
 from consumer.payments import (
     CheckoutSession,
     Credentials,
     OrderAlreadyPaid,
     PaymentsClient,
+    SessionMismatch,
     UnexpectedAnswer,
 )
+from consumer.payments.terms import as_asked
 from consumer.shop.query import QueryApi
 from consumer.shop.standing import AccessStanding, Checkout, NotRegistered, OrderStanding, QueryFailed
 
@@ -73,8 +76,8 @@ class Shop:
         gives a new link to the same sale. `customer` is your own reference of the payer.
 
         Raises OrderAlreadyPaid (the order is read then, so that it is fulfilled if it was not), SessionMismatch (an
-        open session of this order has other terms), NotRegistered (it is created all the same), or another
-        PaymentsError.
+        open session of this order has other terms, as the service shows, this process remembers, or any other
+        registered), NotRegistered (it is created all the same), or another PaymentsError.
         """
         try:
             session = await self.payments.checkout_sessions.create(
@@ -86,13 +89,18 @@ class Shop:
             await self._have_it_read(order_id)
             raise
         made = _checkout(session, order_id)
-        await self.register(made, customer=customer, expected_amount=None if amount is None else str(amount), mode=mode)
+        await self.register(
+            made, customer=customer, expected_amount=None if amount is None else str(amount), mode=mode,
+            price_id=price_id,
+        )  # fmt: skip
         return made
 
     async def register(
-        self, made: Checkout, *, customer: str | None = None, expected_amount: str | None = None, mode: str = "payment"
-    ) -> None:
-        """Tell the consumer of a checkout; `checkout` does it by itself. Raises NotRegistered."""
+        self, made: Checkout, *, customer: str | None = None, expected_amount: str | None = None, mode: str = "payment",
+        price_id: str | None = None,
+    ) -> None:  # fmt: skip
+        """Tell the consumer of a checkout; `checkout` does it by itself. Raises NotRegistered, and SessionMismatch when
+        the session is registered with other terms: send nobody to its link."""
         for tried in range(REGISTER_TRIES):
             try:
                 await self.query_api.register(
@@ -101,8 +109,11 @@ class Shop:
                     customer=customer,
                     expected_amount=expected_amount,
                     mode=mode,
+                    price_id=price_id,
                 )
                 return
+            except TermsDiffer as error:
+                raise SessionMismatch(session=_unlinked(made), differing=as_asked(error.differing)) from error
             except QueryFailed as error:
                 if tried == REGISTER_TRIES - 1:
                     raise NotRegistered(made) from error
@@ -128,3 +139,7 @@ def _checkout(session: CheckoutSession, order_id: str) -> Checkout:
     if session.id is None or session.url is None:
         raise UnexpectedAnswer("the service's answer names no session, or has no link")
     return Checkout(session_id=session.id, order_id=order_id, url=session.url, expires_at=session.expires_at)
+
+
+def _unlinked(made: Checkout) -> CheckoutSession:
+    return CheckoutSession.read({"id": made.session_id, "order_id": made.order_id})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from yarl import URL
 
 from consumer.document import parse
+from consumer.errors import TermsDiffer
 from consumer.payments import UnexpectedAnswer
 from consumer.payments.answers import bounded
 from consumer.shop.standing import AccessStanding, OrderStanding, QueryFailed
@@ -61,10 +62,12 @@ class QueryApi:
         customer: str | None = None,
         expected_amount: str | None = None,
         mode: str = "payment",
+        price_id: str | None = None,
     ) -> None:
         """Say whose a checkout is, for which order, what it costs, before any money moves; again is no news. Raises
-        QueryFailed."""
-        said = {"order_id": order_id, "customer": customer, "expected_amount": expected_amount, "mode": mode}
+        QueryFailed, TermsDiffer when the session is registered with other terms."""
+        said = {"order_id": order_id, "customer": customer, "expected_amount": expected_amount, "mode": mode,
+                "price_id": price_id}  # fmt: skip
         body = {name: value for name, value in said.items() if value is not None}
         if await self._ask("PUT", f"checkouts/{_quoted(session_id)}", body) is None:
             raise QueryFailed("the application is unknown there", application=self._application)
@@ -82,12 +85,23 @@ class QueryApi:
             async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
                 if answer.status == HTTPStatus.NOT_FOUND:
                     return None
-                if not answer.ok:
+                if not answer.ok and answer.status != HTTPStatus.CONFLICT:
                     raise QueryFailed(status=answer.status)
                 found: dict[str, Any] = parse(await bounded(answer.content.iter_any(), "", ANSWER_MAX_BYTES))
-                return found
         except (aiohttp.ClientError, TimeoutError, ValueError, UnexpectedAnswer) as error:
             raise QueryFailed(reason=type(error).__name__) from error
+        if answer.status == HTTPStatus.CONFLICT:
+            raise TermsDiffer(_read(_Conflict, found).error.differing)
+        return found
+
+
+class _Differing(BaseModel):
+    code: Literal["terms_differ"]
+    differing: tuple[str, ...]
+
+
+class _Conflict(BaseModel):
+    error: _Differing
 
 
 T = TypeVar("T", bound=BaseModel)

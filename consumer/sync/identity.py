@@ -9,16 +9,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-import structlog
-
 from consumer.errors import WrongApplication
 from consumer.events import first
 from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import ApiError, Priority, ServerError
 from consumer.sync.api import held_up_s
 from consumer.sync.application import Application
-
-LOG = structlog.get_logger()
+from consumer.telemetry.logs import Condition
 
 WALK: Final = "identity"
 # The service shows none of the application record's fields: where its own id may be.
@@ -38,6 +35,7 @@ class Identity:
 
     def __init__(self, app: Application) -> None:
         self._app = app
+        self._unread = Condition("identity_not_read", monotonic=app.clock.monotonic, application=app.name)
 
     async def check(self, *, remember: bool = True, priority: Priority = Priority.CONFIRM) -> None:
         """Compare who we are with who we were; `remember` it the first time. Raises WrongApplication, PaymentsError.
@@ -45,7 +43,6 @@ class Identity:
         The app id is compared before anything is asked. An address that does not work as documented proves nothing.
         `priority` is how urgently it is asked: a command that has time waits a 429 out, as its walk does (case B24).
         """
-        application = self._app.name
         kept = await self._app.kept(Owner)
         known = Owner(app_id=self._app.client.credentials.app_id)
         self._compare(kept, known)
@@ -54,8 +51,9 @@ class Identity:
         except ApiError as error:
             if isinstance(error, ServerError) or held_up_s(error) is not None:
                 raise
-            LOG.warning("identity_not_read", application=application, code=error.code)
+            self._unread.lasts(error)
             return
+        self._unread.over()
         shown = first(record.raw, ID_PLACES)
         known = replace(known, service_id=str(shown) if isinstance(shown, str | int) else None)
         self._compare(kept, known)

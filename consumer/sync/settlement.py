@@ -37,14 +37,15 @@ class Settlement:
     """Settles the hints of one application.
 
     `published`: the ids published a short while ago, which the workers may not have recorded yet. `heard_at`: when the
-    newest webhook came that the service has confirmed, as far as this process knows.
+    newest webhook came that the service has confirmed, as far as this process knows. `compared`: the other bodies that
+    were compared with the service's record.
     """
 
     def __init__(self, app: Application, publisher: EventPublisher) -> None:
         self._app = app
         self._publisher = publisher
         self.published = PublishedIds()
-        self._compared = PublishedIds()
+        self.compared = PublishedIds()
         self.heard_at: datetime | None = None
 
     async def settle(
@@ -74,9 +75,9 @@ class Settlement:
                 way.tell("event_published", event, source=event.source.value, by_hint=event.id in hints)
         settled = {event_id: one for event_id, one in hints.items() if event_id not in too_large}
         known = {event.id: event for event in events if event.id in settled}
-        judged = {event_id: self._differs(settled[event_id], event) for event_id, event in known.items()}
+        judged = {event_id: self.differs(settled[event_id], event) for event_id, event in known.items()}
         for delivery in await self._forget(settled, judged):
-            self._differs(delivery, known[str(delivery.event_id)])
+            self.differs(delivery, known[str(delivery.event_id)])
         return refused
 
     async def give_up(self, event_ids: Sequence[str], reasons: Mapping[str, Reason]) -> int:
@@ -98,8 +99,9 @@ class Settlement:
         async with self._app.database.transaction() as session:
             await self._drop(session, [event.id for event in refused])
 
-    def _differs(self, delivery: Delivery, event: Event) -> bool:
-        """Whether a delivery states something else than the service does: counted and logged, never what it states."""
+    def differs(self, delivery: Delivery, event: Event, *, kept: str | None = None) -> bool:
+        """Whether a delivery states something else than the service does: counted and logged, never what it states.
+        `kept`: where its body is, if it is known."""
         differs = differing(delivery, event, self._app.locators)
         if differs:
             self._app.metrics.mismatches.labels(event.application).inc()
@@ -110,6 +112,7 @@ class Settlement:
                 delivery_id=delivery.id,
                 event_id=event.id,
                 differs="+".join(differs),
+                **({} if kept is None else {"kept": kept}),
             )
         return bool(differs)
 
@@ -133,10 +136,10 @@ class Settlement:
             self._app.metrics.quarantined.labels(self._app.name, Reason.OTHER_BODY).inc(len(others))
         received_at = max(one.received_at for one in hints.values())
         self.heard_at = max(received_at, self.heard_at or received_at)
-        self._compared.add([other_body(hints[event_id]).id for event_id in judged])
+        self.compared.add([other_body(hints[event_id]).id for event_id in judged])
         came = [row for row in beside if row.created_at >= hints[str(row.event_id)].received_at - BESIDE_MARGIN]
-        new = [quarantine.as_delivery(row) for row in came if row.delivery_id not in self._compared]
-        self._compared.add([one.id for one in new])
+        new = [quarantine.as_delivery(row) for row in came if row.delivery_id not in self.compared]
+        self.compared.add([one.id for one in new])
         return new
 
     async def _drop(self, session: AsyncSession, event_ids: Sequence[str]) -> None:

@@ -5,34 +5,29 @@ from __future__ import annotations
 
 import os
 import resource
-
-import structlog
+import time
+from collections.abc import Callable
 
 from consumer.errors import DescriptorsUsedUp
+from consumer.telemetry.logs import Condition
 
 SPARE = 16
 """Fewer than that, and the next connection to the database, the log or a sender may be refused."""
 
-_log = structlog.get_logger(__name__)
-
 
 class Descriptors:
-    """A check for `Readiness`; logs once when they are used up, and when they are not any more."""
+    """A check for `Readiness`; says while they are used up, and when they are not any more."""
 
-    def __init__(self) -> None:
-        self._is_short = False
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._used_up = Condition("file_descriptors_used_up", level="error", monotonic=monotonic)
 
     async def check(self) -> bool:
         """True while at least `SPARE` are left. Raises DescriptorsUsedUp."""
         left, limit = _left(), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        is_short = left < SPARE
-        if is_short and not self._is_short:
-            _log.error("file_descriptors_used_up", left=left, limit=limit)
-        elif self._is_short and not is_short:
-            _log.info("file_descriptors_left_again", left=left, limit=limit)
-        self._is_short = is_short
-        if is_short:
+        if left < SPARE:
+            self._used_up.lasts(DescriptorsUsedUp.code, left=left, limit=limit)
             raise DescriptorsUsedUp(left=left, limit=limit)
+        self._used_up.over(left=left, limit=limit)
         return True
 
 

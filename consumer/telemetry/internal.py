@@ -10,15 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
-import structlog
 from aiohttp import web
 
 from consumer.clock import Clock
 from consumer.errors import ConsumerError
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import CONTENT_TYPE, Metrics
 
-log = structlog.get_logger(__name__)
 Check = Callable[[], Awaitable[bool]]
 FIRST_KEEP_S = 0.05
 """How long an answer is kept until the process was ready once: nobody waits a second more for its start."""
@@ -38,6 +37,7 @@ class Readiness:
         self._checks = dict(checks or {})
         self._limit_s = limit_s
         self._keep_s = keep_s
+        self._broken: dict[str, Condition] = {}
         self._state = "starting"
         self._was_ready = False
         self._asked_at = float("-inf")
@@ -96,16 +96,22 @@ class Readiness:
         return answer
 
     async def _answer(self, name: str, check: Check) -> tuple[str, tuple[str, str] | None]:
+        broken = self._broken.setdefault(
+            name, Condition("readiness_check_failed", monotonic=self._clock.monotonic, check=name)
+        )
         try:
             async with asyncio.timeout(self._limit_s):
-                if await check():
+                is_ready = await check()
+                broken.over()
+                if is_ready:
                     return "ok", None
         except TimeoutError:
             return "timeout", ("no_answer", f"no answer within {self._limit_s:g} s")
         except ConsumerError as error:
+            broken.over()
             return "failed", (error.code, error.sentence())
         except Exception as error:  # noqa: BLE001 - a failing check is an answer, not an accident
-            log.warning("readiness_check_failed", check=name, error=type(error).__name__)
+            broken.lasts(type(error).__name__, error=type(error).__name__)
             return "failed", ("check_failed", type(error).__name__)
         return "failed", ("not_ready", "not ready yet")
 

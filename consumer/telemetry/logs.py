@@ -19,6 +19,7 @@ from consumer.retry import Lasting
 from consumer.telemetry.redaction import redacted_fields
 
 LogFormat = Literal["json", "console", "auto"]
+Grade = Literal["warning", "error"]
 # Libraries whose chatter helps nobody, or whose lines hold statements, addresses and bytes that somebody sent.
 _QUIET = ("aiohttp", "aiokafka", "alembic", "asyncio", "sqlalchemy", "aiosqlite", "urllib3")
 # What these say, a command that does one thing says itself, in the one line of its error (contract, Commands).
@@ -148,35 +149,47 @@ class Seldom(logging.Filter):
 class Condition:
     """What lasts is said once, then at growing intervals, and its end is said. `event`: the stable word of its lines,
     `fields` what is on each; its end is `EVENT_over`. `level`: `warning`, or `error` where somebody has to act.
-    `monotonic`: the clock that tells how long."""
+    `monotonic`: the clock that tells how long. `quiet_s`: for what ends by nothing more coming, so long as that."""
 
     def __init__(
         self,
         event: str,
         *,
-        level: Literal["warning", "error"] = "warning",
+        level: Grade = "warning",
         monotonic: Callable[[], float] = time.monotonic,
+        quiet_s: float | None = None,
         **fields: Any,
     ) -> None:
         self._event = event
-        self._level = level
+        self._level: Grade = level
         self._lasting = Lasting(monotonic)
+        self._quiet_s = quiet_s
         self._log = structlog.get_logger(__name__, **fields)
 
-    def lasts(self, why: BaseException | str, **fields: Any) -> None:
-        """It is so (still), because of this error, or for what this code says; `fields` are on this line alone."""
+    def lasts(self, why: BaseException | str, *, level: Grade | None = None, **fields: Any) -> None:
+        """It is so (still), because of this error, or for what this code says; `fields` and `level` are of this line
+        alone. `times` on it: how often it was so since it began."""
+        self.lapse()
         code = why if isinstance(why, str) else code_of(why)
         if self._lasting.says(code):
             if not isinstance(why, str):
                 fields["reason"] = why.message if isinstance(why, ConsumerError) else None
-            say = self._log.error if self._level == "error" else self._log.warning
-            say(self._event, code=code, for_s=self._lasting.for_s, **fields)
+            say = self._log.error if (level or self._level) == "error" else self._log.warning
+            say(self._event, code=code, for_s=self._lasting.for_s, times=self._lasting.times, **fields)
 
-    def over(self) -> None:
-        """It is not so, any more."""
-        if self._lasting.code is not None:
-            self._log.info(f"{self._event}_over", was=self._lasting.code, after_s=self._lasting.for_s)
+    def over(self, **fields: Any) -> None:
+        """It is not so, any more; `fields` are on this line alone."""
+        if (was := self._lasting.code) is not None:
+            told = {"was": was, "after_s": self._lasting.for_s, "times": self._lasting.times}
+            self._log.info(f"{self._event}_over", **told, **fields)
         self._lasting.over()
+
+    def lapse(self) -> bool:
+        """Over, where it was not so for `quiet_s` seconds; to be asked now and then, since nothing else tells that
+        end. Whether it is over."""
+        if self._quiet_s is not None and self._lasting.unseen_s >= self._quiet_s:
+            self.over()
+        return self._lasting.code is None
 
 
 def _signed(who: Mapping[str, str | int]) -> Processor:

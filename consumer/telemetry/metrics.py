@@ -168,7 +168,9 @@ class Metrics:
         self.hint_seconds = self._gauge(
             "confirm_oldest_seconds", "Age of the oldest hint that the service was not yet asked about", "application"
         )
-        self.mismatches = self._counter("confirm_mismatches", "Hints whose record says something else", "application")
+        self.mismatches = self._counter(
+            "confirm_mismatches", "Webhook bodies that state something else than the service", "application"
+        )
         self.quarantined = self._counter("quarantine", "Deliveries put into quarantine", "application", "reason")
         self.quarantine_open = self._gauge("quarantine_open", "Deliveries in quarantine now", "application")
         self.walked = self._counter("sync_events", "Listed events, by result", "application", "result")

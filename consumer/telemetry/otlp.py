@@ -9,11 +9,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-import structlog
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-log = structlog.get_logger(__name__)
+from consumer.telemetry.logs import Condition
+
 TIMEOUT_S = 5.0
 
 
@@ -26,6 +26,7 @@ class OtlpExporter(SpanExporter):
         trimmed = endpoint.rstrip("/")
         self._url = trimmed if trimmed.endswith("/v1/traces") else f"{trimmed}/v1/traces"
         self._timeout_s = timeout_s
+        self._unsent = Condition("traces_not_sent")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send one batch."""
@@ -34,9 +35,10 @@ class OtlpExporter(SpanExporter):
         )
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s):  # noqa: S310 - as above
+                self._unsent.over()
                 return SpanExportResult.SUCCESS
         except (urllib.error.URLError, OSError, ValueError) as error:
-            log.warning("traces_not_sent", spans=len(spans), error=type(error).__name__)
+            self._unsent.lasts(type(error).__name__, spans=len(spans), error=type(error).__name__)
             return SpanExportResult.FAILURE
 
     def shutdown(self) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 REDACTED = "[redacted]"
 TEXT_MAX_CHARS = 16_384
 ITEMS_MAX = 100
 DEPTH_MAX = 6
 WALLET_MIN_CHARS = 32
+NAMED_MIN_CHARS = 3
+"""A shorter customer reference stands in too many words to be looked for."""
 _CONTAINERS = frozenset({"body", "raw", "payload", "content", "data", "document"})
 """Names that a log line hides whole; where a body is shown they are the way to it."""
 
@@ -51,6 +54,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,8}"), REDACTED),
 )
+_CUSTOMER_NAMES = ("customer", "customers", "customer_reference", "customer_id", "email", "wallet", "payer")
+"""How the names of the fields end that say whose an event is, wherever they stand."""
 # A wallet's address: who paid. It is the base58 of 32 bytes, wherever it stands, but for an id behind its prefix; and
 # what looks like one by itself: both cases and a digit.
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -145,3 +150,25 @@ def masked(value: Any, *, hide: bool = False) -> Any:
 
 def _is_personal(name: str) -> bool:
     return name.lower() not in _CONTAINERS and is_private(name)
+
+
+def customers_in(value: Any, *, is_one: bool = False) -> Iterator[str]:
+    """Whatever a body says of its customer, wherever it stands: references, e-mail addresses, wallets. `is_one`: all of
+    this is."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from customers_in(item, is_one=is_one or str(name).lower().endswith(_CUSTOMER_NAMES))
+    elif isinstance(value, list):
+        for item in value:
+            yield from customers_in(item, is_one=is_one)
+    elif is_one and isinstance(value, str | int) and not isinstance(value, bool):
+        yield str(value)
+
+
+def without(customers: Iterable[str], text: str) -> str:
+    """The text with each of these masked that is long enough to be a name, also as an address or a `repr` spells it."""
+    named = {one for one in customers if len(one) >= NAMED_MIN_CHARS}
+    spelled = {spelling for one in named for spelling in (one, quote(one, safe=""), repr(one)[1:-1])}
+    for one in sorted(spelled, key=len, reverse=True):  # one may begin as another does
+        text = text.replace(one, REDACTED)
+    return text

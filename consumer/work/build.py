@@ -47,7 +47,7 @@ def build_worker(
     name = worker_id()
     pauser = Pauser(database=database, registry=registry, clock=clock, observer=observer, worker=name)
     executor = Executor(LoopPool(on_harm=pauser.harm, lost_after_s=config.lost_after_s))
-    breakers = Breakers(observer.breaker)
+    breakers = Breakers(observer.breaker, clock.monotonic)
     relay = Relay(database=database, broker=broker, topic=config.topic, clock=clock, worker=name)
     dead_letters = DeadLetters(
         database=database,

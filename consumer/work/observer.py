@@ -12,6 +12,7 @@ import structlog
 from consumer.broker.base import Lag, Partition, Record
 from consumer.events import Event
 from consumer.ledger.tables import RunStatus
+from consumer.reason import Reason
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.way import is_told, on_the_way_of, tell
 from consumer.work.dispatch.result_writer import Result
@@ -46,6 +47,8 @@ class Observer:
         for result, count in (("duplicate", taken.duplicates), ("refused", taken.refused)):
             if count:
                 self._metrics.events.labels("all", "all", "all", "all", result).inc(count)
+        for application, count in Counter(taken.others).items():
+            self._metrics.quarantined.labels(application, Reason.OTHER_BODY).inc(count)
         by_id = {event.id: event for event in (*taken.recorded, *taken.again)}
         for run in taken.runs:
             if run.status is not RunStatus.PARKED and (run.attempts or run.code):

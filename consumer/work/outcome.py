@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
-from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout
-from consumer.plugin import Reject, RetryLater
+from consumer.document import storable
+from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout, NotUnderstood
+from consumer.plugin import Event, Reject, RetryLater
 from consumer.plugin.handler import LONGEST_S
 from consumer.retry import Failure
-from consumer.telemetry.redaction import REDACTED, scrub
+from consumer.telemetry.redaction import customers_in, scrub, without
 from consumer.work.place import Home, places_of, told
 from consumer.work.unreachable import is_unreachable
 
-NAMED_MIN_CHARS = 3
 REASON_MAX_CHARS = 300
 CODE_MAX_CHARS = 60
 TRACE_MAX_CHARS = 1200
@@ -44,24 +45,31 @@ def failed(
     home: Home | None = None,
     *,
     came_by: BaseException | None = None,
-    customer: str | None = None,
+    about: Iterable[Event] = (),
 ) -> Failed:
     """Normalise whatever a handler raised; an exception that cannot even be looked at is named by its type. What comes
     out can be stored: a result that cannot be would hold up everybody's. `home` is where the author's code lives;
-    `came_by` the error that shows the way, where it is another one. `customer` is whom the event is about: nothing
-    that is stored or logged names him, whatever the handler's author wrote into it."""
+    `came_by` the error that shows the way, where it is another one. `about`: what was handled; nothing that is stored
+    or logged names whom it says it is about, whatever the handler's author wrote into it (case S9)."""
     try:
-        failure, trace = _failure(error), _trace(came_by or error, home)
-        failure = replace(failure, reason=_without(customer, failure.reason)[:REASON_MAX_CHARS])
+        failure, trace = _failure(error, _customers(about)), _trace(came_by or error, home)
         return Failed(failure, _fingerprint(error), trace)
     except Exception as odd:  # noqa: BLE001 - its text, its fields are the author's own code
         reason = _clean(f"{type(error).__name__}, which cannot be shown: {type(odd).__name__}")
         return Failed(Failure("handler_failed", reason), _digest([type(error).__qualname__]))
 
 
-def _without(customer: str | None, text: str) -> str:
-    is_named = customer is not None and len(customer) >= NAMED_MIN_CHARS
-    return text.replace(customer, REDACTED) if is_named and customer else text
+def _customers(about: Iterable[Event]) -> Collection[str]:
+    """Whoever these events name, found by the locators or in the body: our own events have them in `data`."""
+    found: set[str] = set()
+    for event in about:
+        if event.customer is not None:
+            found.add(event.customer)
+        try:
+            found.update(customers_in(event.data))
+        except NotUnderstood:  # an event of a handler's test: whatever its body is, it names nobody
+            continue
+    return found
 
 
 def has_timed_out(outcome: Outcome) -> bool:
@@ -73,22 +81,22 @@ def _trace(error: BaseException, home: Home | None) -> str | None:
     """The author's lines, or where the handler begins when it came through none of them; no values."""
     if home is None:
         return None
-    return _clean(told(places_of(error, home)) or str(home.start), TRACE_MAX_CHARS)
+    return _clean(told(places_of(error, home)) or str(home.start), most=TRACE_MAX_CHARS)
 
 
-def _failure(error: BaseException) -> Failure:
+def _failure(error: BaseException, customers: Collection[str]) -> Failure:
     match error:
         case RetryLater():
             after_s = min(max(float(error.after_s), 0.0), LONGEST_S)
-            return Failure(_code(error), _clean(error.reason), after_s=after_s)
+            return Failure(_code(error), _clean(error.reason, customers), after_s=after_s)
         case Reject():
-            return Failure(_code(error), _clean(error.reason), permanent=True)
+            return Failure(_code(error), _clean(error.reason, customers), permanent=True)
         case HandlerMisuse() | HandlerInvalid():
-            return Failure(_code(error), _clean(error.message), permanent=True)
+            return Failure(_code(error), _clean(error.message, customers), permanent=True)
         case ConsumerError():
-            return Failure(_code(error), _clean(error.message), unreachable=is_unreachable(error))
+            return Failure(_code(error), _clean(error.message, customers), unreachable=is_unreachable(error))
         case Exception():
-            reason = _clean(f"{type(error).__name__}: {error}")
+            reason = _clean(f"{type(error).__name__}: {error}", customers)
             return Failure("handler_failed", reason, unreachable=is_unreachable(error))
         case _:
             return Failure("handler_crashed", f"the handler raised {type(error).__name__}")
@@ -99,10 +107,10 @@ def _code(error: ConsumerError) -> str:
     return _clean(error.code)[:CODE_MAX_CHARS]
 
 
-def _clean(reason: object, most: int = REASON_MAX_CHARS) -> str:
-    """One bounded line without secrets; a database's text cannot hold a NUL, nor half a character."""
-    text = scrub(str(reason)).encode("utf-8", "replace").decode()
-    return text.replace("\0", "").replace("\n", " ")[:most]
+def _clean(reason: object, customers: Collection[str] = (), most: int = REASON_MAX_CHARS) -> str:
+    """One bounded line without secrets. Names go before anything is cut or masked: of one that lost a part the rest
+    would stay."""
+    return storable(scrub(without(customers, str(reason))).replace("\n", " "), most)
 
 
 def _fingerprint(error: BaseException) -> str:

@@ -199,8 +199,9 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
     if said.get("mode") == "subscription":
         return
     registration = Registration(
-        session_id=said["session_id"], customer=said.get("customer"), expected_amount=said.get("expected_amount")
-    )
+        session_id=said["session_id"], customer=said.get("customer"), expected_amount=said.get("expected_amount"),
+        mode="payment", price_id=said.get("price_id"),
+    )  # fmt: skip
 
     await register_session(ctx.session, ctx.application, said["order_id"], registration, event.received_at)
     at = event.received_at

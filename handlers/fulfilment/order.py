@@ -62,11 +62,13 @@ class Reading:
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:
-    """What the merchant expects of an order, said when it made the checkout."""
+    """What the merchant expects of an order, said when it made the checkout; None is not said."""
 
     session_id: str
     customer: str | None = None
     expected_amount: str | None = None
+    mode: str | None = None
+    price_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

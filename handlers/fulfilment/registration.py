@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.plugin import insert_into
-from handlers.fulfilment.order import Registration
+from handlers.fulfilment.order import Registration, decimal
 from handlers.fulfilment.tables import CHECKOUTS, ORDERS
+
+TERMS: Final = ("order_id", "customer", "expected_amount", "mode", "price_id")
+
+Terms = Mapping[str, str | None]
+"""What is registered of a session, by its names in the query API; None, or no such name: nothing."""
 
 
 async def register(session: AsyncSession, application: str, order_id: str, said: Registration, at: datetime) -> None:
@@ -50,6 +57,8 @@ async def register_session(
         "registered_at": at,
         "customer": said.customer,
         "expected_amount": said.expected_amount,
+        "mode": said.mode,
+        "price_id": said.price_id,
     }
     insert = insert_into(CHECKOUTS, session.get_bind().dialect.name)
     await session.execute(
@@ -74,3 +83,34 @@ async def newer_registration(
     if row is None:
         return None
     return Registration(session_id=row["session_id"], customer=row["customer"], expected_amount=row["expected_amount"])
+
+
+async def hold_session(session: AsyncSession, application: str, session_id: str) -> None:
+    """Nobody else registers this session before the caller's transaction ends: its row is made, if it is not there, and
+    locked."""
+    insert = insert_into(CHECKOUTS, session.get_bind().dialect.name)
+    await session.execute(
+        insert.values(application=application, session_id=session_id, status="OPEN").on_conflict_do_nothing()
+    )
+    one = (CHECKOUTS.c.application == application) & (CHECKOUTS.c.session_id == session_id)
+    await session.execute(select(CHECKOUTS.c.session_id).where(one).with_for_update())
+
+
+async def known_terms(session: AsyncSession, application: str, session_id: str) -> Terms | None:
+    """What the merchant registered for this session, None when nothing: what only its events said does not count."""
+    one = (CHECKOUTS.c.application == application) & (CHECKOUTS.c.session_id == session_id)
+    wanted = select(*(CHECKOUTS.c[name] for name in TERMS)).where(one, CHECKOUTS.c.registered_at.is_not(None))
+    row = (await session.execute(wanted)).mappings().first()
+    return None if row is None else dict(row)
+
+
+def contradicted(known: Terms, said: Terms) -> tuple[str, ...]:
+    """The names of the terms that are known, and were now said otherwise or left out. They may be added to, no more:
+    an open link sells what is registered (cases C18, F21). Pure."""
+    return tuple(name for name in TERMS if known[name] is not None and not _is_same(name, known[name], said.get(name)))
+
+
+def _is_same(name: str, before: str | None, now: str | None) -> bool:
+    if name == "expected_amount" and decimal(now) is not None:
+        return decimal(before) == decimal(now)
+    return before == now

@@ -70,6 +70,8 @@ class FulfilmentCheckout(TableRow, table=True):
     registered_at: datetime | None = _time()
     customer: str | None = _text(255)
     expected_amount: str | None = _text(40)
+    mode: str | None = _text(20)
+    price_id: str | None = _text(255)
     completed_at: datetime | None = _time()
 
 

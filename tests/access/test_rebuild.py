@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from sqlalchemy import Table, select
 
 from consumer.app.commands.rebuilding import HONOURS, registered
-from consumer.console.checkouts import ACTOR, REGISTERED
+from consumer.console.checkouts import ACTOR, REGISTERED, Checkout, write_checkout
+from consumer.console.operators import subjects
+from consumer.console.operators.words import say
 from consumer.errors import RebuildDiffers
 from consumer.events import Event, Trust
 from consumer.ledger import Database
@@ -143,6 +145,29 @@ async def test_a_checkout_counts_from_when_it_was_registered(sqlite_ledger: Data
         await live.pass_time(5)
         (order,) = (await contents(live, [ORDERS]))["fulfilment_order"]
         assert (order["hold"], order["requested_at"]) == ("amount_mismatch", None)
+        await same_after_rebuild(live)
+
+
+async def test_an_old_history_that_contradicts_itself_is_rebuilt(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: G9, F21: before `terms_differ`, a later registration of a session replaced the earlier one
+    monkeypatch.setattr(subjects, "contradicted", lambda *_: ())
+    async with live_in(database, {"matching": "off"}) as live:
+        for customer, amount in (("alice", "10"), ("bob", None)):
+            live.clock.advance(1)
+            now = live.clock.now()
+            told: dict[str, Any] = {"session_id": "s1", "order_id": "A1", "mode": "payment", "customer": customer}
+            told["expected_amount"] = amount
+            async with database.transaction() as session:
+                await say(session, REGISTERED, "A1", application="default", by=ACTOR, reason="as then", now=now,
+                          data=told)  # fmt: skip
+                await write_checkout(session, Checkout(application="default", **told), now)
+        await live.arrive(said("order.paid", "evt_1", order_id="A1", amount="50"))
+        await live.pass_time(5)
+        (order,) = (await contents(live, [ORDERS]))["fulfilment_order"]
+        assert (order["customer"], order["requested_at"] is None) == ("bob", False)
+        monkeypatch.undo()
         await same_after_rebuild(live)
 
 

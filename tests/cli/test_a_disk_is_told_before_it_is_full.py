@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from consumer.broker import EmbeddedBroker
 from consumer.cli.looking.disks import MIB, Disk, disks, judge_disk
 from consumer.cli.looking.status_finding import Grade
+from consumer.errors import LedgerDiskReadOnly, LogDiskReadOnly
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
 from consumer.settings import Role, load_settings
+from tests.faults.scene import remount, small_disk
 
 GIB = 1024 * MIB
 
@@ -29,6 +36,45 @@ def test_by_what_is_left(free: int, total: int, grades: list[Grade]) -> None:
     found = judge_disk(Disk(path=Path("data/consumer.db"), code="ledger_disk_full", free=free, total=total))
     assert [one.grade for one in found] == grades
     assert all(one.code == "ledger_disk_full" and "MiB left" in one.text for one in found)
+
+
+async def writes(url: str) -> None:
+    database = Database(url)
+    try:
+        async with database.transaction() as session:
+            await session.execute(text("CREATE TABLE t (x)"))
+    finally:
+        await database.stop()
+
+
+async def test_one_that_is_read_only_is_named_by_status_and_by_who_opens_a_file_there(tmp_path: Path) -> None:
+    # case: O2, O9
+    ledger, log = tmp_path / "disk" / "consumer.db", tmp_path / "disk" / "log.db"
+    places = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}", "CONSUMER_BROKER_URL": f"embedded:{log}"}
+    with small_disk(ledger.parent):
+        if not os.path.ismount(ledger.parent):  # noqa: ASYNC240 - nothing else runs here
+            pytest.skip("a disk of its own is needed: mounting wants root")
+        database = Database(places["CONSUMER_DATABASE_URL"])
+        await schema.upgrade(database)
+        await database.stop()
+        log.touch()
+        remount(ledger.parent, writable=False)
+        settings = load_settings({"SVC_BASE_URL": "http://127.0.0.1:9", **places}, Role.OPERATE)
+        found = [finding for disk in disks(settings) for finding in judge_disk(disk)]
+        told = [(one.grade, one.code) for one in found]
+        assert told == [(Grade.STUCK, "ledger_disk_read_only"), (Grade.STUCK, "log_disk_read_only")]
+        assert all("mount it writable" in one.text for one in found)
+        for file in (log, log.with_name("other.db")):
+            broker = EmbeddedBroker(file)
+            with pytest.raises(LogDiskReadOnly) as refused:
+                await broker.start()
+            assert str(file) in refused.value.line()
+            await broker.stop()
+        for file in (ledger, ledger.with_name("other.db")):
+            with pytest.raises(LedgerDiskReadOnly):
+                await writes(f"sqlite+aiosqlite:///{file}")
+        remount(ledger.parent, writable=True)
+        await writes(places["CONSUMER_DATABASE_URL"])
 
 
 def test_of_files_that_are_there(tmp_path: Path) -> None:

@@ -30,5 +30,5 @@ async def test_the_ledgers_file_is_for_its_owner_only(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(LedgerError, match="cannot be made"):
+    with pytest.raises(LedgerError, match="cannot be opened"):
         Database(f"sqlite+aiosqlite:///{tmp_path}/file/ledger.db")

@@ -155,10 +155,10 @@ def fault(
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A disk of ROOM_MIB at this folder, where we may mount one; else it is a plain folder, and nothing fills it."""
+def small_disk(folder: Path, room_mib: int = ROOM_MIB) -> Iterator[None]:
+    """A disk of its own at this folder, where we may mount one; else it is a plain folder, and nothing fills it."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_MIB}m,mode=0777", "tmpfs", str(folder)]
+    words = ["mount", "-t", "tmpfs", "-o", f"size={room_mib}m,mode=0777", "tmpfs", str(folder)]
     mounted = subprocess.run(words, capture_output=True, check=False).returncode == 0
     try:
         yield

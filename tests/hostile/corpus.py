@@ -56,9 +56,9 @@ def _odd(count: int, value: Any, name: str) -> Record:
     return record
 
 
-def corpus(number: int) -> list[dict[str, Any]]:
-    """PAID orders, each odd in one of four ways."""
-    drawn: list[tuple[Any, str]] = []
+def drawn(number: int) -> list[tuple[Any, str]]:
+    """So many odd values, and names of fields; always the same."""
+    found: list[tuple[Any, str]] = []
 
     @seed(20260101)
     @settings(
@@ -70,13 +70,18 @@ def corpus(number: int) -> list[dict[str, Any]]:
     )
     @given(values, texts)
     def draw(value: Any, name: str) -> None:
-        drawn.append((value, name))
+        found.append((value, name))
 
     draw()
     dice = random.Random(1)
-    while len(drawn) < number:  # equal examples are drawn once
-        drawn.append(dice.choice(drawn))
-    return [_odd(count, value, name) for count, (value, name) in enumerate(drawn[:number])]
+    while len(found) < number:  # equal examples are drawn once
+        found.append(dice.choice(found))
+    return found[:number]
+
+
+def corpus(number: int) -> list[dict[str, Any]]:
+    """PAID orders, each odd in one of four ways."""
+    return [_odd(count, value, name) for count, (value, name) in enumerate(drawn(number))]
 
 
 def as_event(number: int, order: dict[str, Any], at: datetime = AT) -> dict[str, Any]:

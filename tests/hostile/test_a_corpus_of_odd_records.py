@@ -16,11 +16,12 @@ from consumer.ledger import Database
 from consumer.ledger.reading import quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.receive.authenticity import Authenticity
-from consumer.receive.decide import Endpoint, decide
+from consumer.receive.decide import decide
 from consumer.sync.api import ApplicationApi
 from consumer.wire import unpack_delivery, unpack_event
 from handlers.fulfilment.tables import ORDERS
 from tests.hostile.corpus import AT, OddService, as_event, corpus
+from tests.hostile.every_object.household import ENDPOINTS, signed
 from tests.hostile.texts import written
 from tests.support.handling.projections import Projections
 from tests.sync.backfilling import backfill
@@ -81,16 +82,17 @@ async def test_as_answers_of_the_api(world: World, orders: list[dict[str, Any]])
     await requested(world.database, await world.published(), orders)
 
 
-@pytest.mark.parametrize("authenticity", [Authenticity.API, Authenticity.NONE])
+@pytest.mark.parametrize("authenticity", [Authenticity.API, Authenticity.SIGNATURE])
 async def test_as_webhooks(database: Database, orders: list[dict[str, Any]], authenticity: Authenticity) -> None:
     # case: I10, I17, F1
-    """Signed bodies (`none` takes the same way, without the check) are facts; the others become hints, or are kept."""
-    endpoint = Endpoint(application="default", authenticity=authenticity)
+    """Signed bodies are facts; the others become hints, or are kept."""
     told: list[Event] = []
     kept = 0
     for number, order in enumerate(orders):
         raw = written(as_event(number, order))
-        topic, message, answer, problem = decide(endpoint, raw, {}, AT, TRACE)
+        topic, message, answer, problem = decide(
+            ENDPOINTS[authenticity], raw, signed(f"msg_{number}", raw, AT), AT, TRACE
+        )
         if topic == "events":
             told.append(unpack_event(message.key, message.value, message.headers, LOCATORS))
             continue

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -64,7 +65,7 @@ async def test_the_event_loop_goes_on_meanwhile(monkeypatch: pytest.MonkeyPatch)
     understood = answers.understood
 
     def held(
-        status: int, headers: Mapping[str, str], raw: bytes, now: datetime, *, body_needed: bool
+        status: int, headers: Mapping[str, str], raw: bytes, now: datetime, *, body_needed: bool, **_: Any
     ) -> answers.Answer:
         loop.call_soon_threadsafe(over.set)
         asyncio.run_coroutine_threadsafe(over.wait(), loop).result(60)

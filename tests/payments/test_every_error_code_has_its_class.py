@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.payments import (
     ApiError,
@@ -194,14 +195,25 @@ async def test_an_error_tells_which_call_failed(service: ScriptedService, b: Ben
     assert "hush" not in caught.value.line()
 
 
-async def test_a_status_code_in_the_body_that_is_not_the_answers_is_told(
-    service: ScriptedService, b: Bench, capsys: pytest.CaptureFixture[str]
+async def test_a_status_code_in_the_body_that_is_not_the_answers_is_told_now_and_then(
+    service: ScriptedService, b: Bench
 ) -> None:
-    # case: C13
-    service.will(error_reply(404, "not_found", statusCode=200))
-    with pytest.raises(ResourceNotFound):
+    # case: C13, O1
+    def told() -> list[tuple[int, int, int]]:
+        return [(one["status"], one["status_code"], one["times"]) for one in logs if "status_code" in one]
+
+    with capture_logs() as logs:
+        service.will(error_reply(404, "not_found", statusCode=200))
+        with pytest.raises(ResourceNotFound):
+            await b.client.orders.retrieve("ord_1")
+        assert told() == [(404, 200, 1)]
+        for _ in range(12):
+            await b.clock.sleep(30)
+            service.will(Reply(200, {"id": "ord_1", "statusCode": 500}), Reply(200, {"id": "ord_1"}))
+            for _ in range(2):
+                assert (await b.client.orders.retrieve("ord_1")).id == "ord_1"
+        assert told() == [(404, 200, 1), (200, 500, 3), (200, 500, 7)]
+        await b.clock.sleep(3600)
+        service.will(Reply(200, {"id": "ord_1"}))
         await b.client.orders.retrieve("ord_1")
-    assert "status_code_differs_from_status" in capsys.readouterr().out
-    service.will(Reply(200, {"id": "ord_1", "statusCode": 500}))
-    assert (await b.client.orders.retrieve("ord_1")).id == "ord_1"
-    assert "status_code_differs_from_status" in capsys.readouterr().out
+    assert [(one["application"], one["times"]) for one in logs if "after_s" in one] == [("default", 13)]

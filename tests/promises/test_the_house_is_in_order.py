@@ -24,6 +24,7 @@ CROWDED = {
     "consumer/payments",
     "consumer/sandbox/engine",  # a file per noun of the service
     "consumer/testing",
+    "tests/contract/ledger/handling",  # a promise a file, of the tables that every role writes
     "tests/promises",
     "tests/sync",
 }
@@ -46,7 +47,8 @@ SYNC = ("sync", "lists", "runtime", "checks")
 
 OF_TESTS_ONLY = {
     "chaos", "contract", "crash", "deploy", "drills", "faults", "hostile", "mutants", "promises",  # through the whole
-    "payments/against_sandbox", "payments/budget", "payments/writes", "receive/refused", "sandbox/pages",
+    "payments/against_sandbox", "payments/budget", "payments/writes", "receive/refused", "receive/telling",
+    "sandbox/pages",
     "work/execution/blocking", "work/loading", "work/rounds", "work/telling",  # rooms for one floor's files
 }  # fmt: skip
 """Folders of tests that mirror none of the code's, and why (decision 24)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -14,9 +14,10 @@ from structlog.testing import capture_logs
 from consumer.broker import Broker, Message
 from consumer.errors import RecordTooLarge
 from consumer.events import Event, Source, Trust
+from consumer.ledger import Database
 from consumer.ledger.reading import hints, observation, observations, quarantine, read_requests, sync_state
 from consumer.lists.bookmark import WALK, Bookmark, Resume
-from consumer.payments import EMPTY_PAGES_MAX, EventRecord, Page, UnexpectedAnswer
+from consumer.payments import EMPTY_PAGES_MAX, EventRecord, Order, Page, UnexpectedAnswer
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
 from consumer.sync import publisher
@@ -27,6 +28,12 @@ from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import tak
 from tests.sync.conftest import EVENTS, World, counted_by, delivery
 from tests.sync.reconciling import baselined, lists, reconcile
 from tests.sync.refreshing import answers, ask, pending, refresh
+
+
+@pytest.fixture
+def sqlite_ledger(database: Database) -> Database:
+    """Of each kind: what a record holds is stored by each in its own way."""
+    return database
 
 
 def nested(levels: int) -> Any:
@@ -142,6 +149,26 @@ async def test_what_breaks_its_own_handling_is_left_alone_and_told(
     lists(world, orders=[*orders, {"id": "o3", "order_id": "A3", "status": "PAID"}])
     report = await reconcile(world).once()
     assert (report.made, report.unplaced, report.unplaced_paid) == (1, 1, 1)
+
+
+async def test_a_listed_order_whose_reading_breaks_is_read_singly(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: U1, B22
+    read = Order.read
+
+    def broken(document: Mapping[str, Any], raw_bytes: bytes | None = None) -> Order:
+        if raw_bytes is None and document.get("order_id") == "A1":
+            raise RuntimeError("nobody has thought of this")
+        return read(document, raw_bytes)
+
+    monkeypatch.setattr(Order, "read", broken)
+    await baselined(world)
+    orders = [{"id": f"o{n}", "order_id": f"A{n}", "status": "PAID"} for n in range(3)]
+    world.service.records["/v1/orders/o1"] = orders[1]
+    lists(world, orders=orders)
+    report = await reconcile(world).once()
+    assert (report.made, report.unplaced) == (3, 0)
 
 
 async def test_an_order_that_is_larger_than_the_topic_takes_is_told_by_what_decides(world: World) -> None:

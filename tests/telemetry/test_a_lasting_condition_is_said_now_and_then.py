@@ -52,6 +52,38 @@ def test_another_reason_is_said_at_once_and_lasts_since_the_first() -> None:
     assert lasting.says("full")
 
 
+def test_two_reasons_that_take_turns_are_no_news_each_time() -> None:
+    watch = Watch()
+    lasting = Lasting(watch)
+    said = []
+    for second in range(3600):
+        watch.now = float(second)
+        if lasting.says("refused" if second % 2 else "away"):
+            said.append(second)
+    assert said == [0, 1, 61, 181, 421, 901, 1861]
+    assert lasting.times == 3600
+
+
+def test_what_ends_by_nothing_more_coming_is_over_after_a_quiet_time() -> None:
+    watch = Watch()
+    flooded = Condition("hints_flooded", monotonic=watch, quiet_s=60)
+    with capture_logs() as logs:
+        assert flooded.lapse(), "it never began"
+        for watch.now in (0.0, 50.0, 100.0):
+            flooded.lasts("hints_flooded")
+        watch.now = 159.0
+        assert not flooded.lapse()
+        watch.now = 160.0
+        assert flooded.lapse()
+        flooded.lasts("hints_flooded")
+        watch.now = 900.0  # nobody asked meanwhile: its end is said at the latest when it begins anew
+        flooded.lasts("hints_flooded", level="error")
+    said = [(one["event"], one["log_level"], one["times"]) for one in logs]
+    began, over = ("hints_flooded", "warning", 1), "hints_flooded_over"
+    again = ("hints_flooded", "warning", 3)
+    assert said == [began, again, (over, "info", 3), began, (over, "info", 1), ("hints_flooded", "error", 1)]
+
+
 def test_a_code_alone_is_told_as_an_error_is() -> None:
     # case: B11
     watch = Watch()
@@ -62,8 +94,8 @@ def test_a_code_alone_is_told_as_an_error_is() -> None:
         refused.over()
         refused.over()
     said = {"event": "cursors_refused", "log_level": "error", "code": "cursors_refused", "pages": 3}
-    over = {"event": "cursors_refused_over", "log_level": "info", "was": "cursors_refused", "after_s": 62.0}
-    lines = [{**said, "for_s": 0.0}, {**said, "for_s": 61.0}, over]
+    over = {"event": "cursors_refused_over", "log_level": "info", "was": "cursors_refused", "after_s": 62.0, "times": 5}
+    lines = [{**said, "for_s": 0.0, "times": 1}, {**said, "for_s": 61.0, "times": 4}, over]
     assert logs == [{**line, "application": "shop"} for line in lines]
 
 

@@ -36,7 +36,7 @@ def use_up(held: list[int]) -> None:
 @pytest.mark.usefixtures("few")
 async def test_used_up_file_descriptors_are_told() -> None:
     clock = DrivenClock()
-    readiness = Readiness(clock, {"descriptors": Descriptors().check})
+    readiness = Readiness(clock, {"descriptors": Descriptors(clock.monotonic).check})
     readiness.started()
     assert await readiness.answers() == (True, "ready", {"descriptors": "ok"})
     held: list[int] = []
@@ -56,4 +56,4 @@ async def test_used_up_file_descriptors_are_told() -> None:
         clock.advance(5)
         assert (await readiness.answers())[0]
     told = [(one["event"], one["log_level"], one["left"]) for one in logged]
-    assert told == [("file_descriptors_used_up", "error", 0), ("file_descriptors_left_again", "info", SPARE)]
+    assert told == [("file_descriptors_used_up", "error", 0), ("file_descriptors_used_up_over", "info", SPARE)]

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import structlog
-
 from consumer.clock import Clock
 from consumer.console.invariants import kept
 from consumer.console.invariants.check import Check
@@ -29,8 +27,6 @@ SHARE = 20
 FIRST_LOOK_S = 30.0
 REST_S = 0.02
 """Between two pages: a look at everything is in no hurry, and takes no more than its share of the database."""
-
-_log = structlog.get_logger(__name__)
 
 
 class Accounting:
@@ -55,6 +51,10 @@ class Accounting:
         self._options = options
         self._rest_s = rest_s
         self._shown: set[tuple[str, str]] = set()
+        self._broken = {
+            name: Condition("invariants_broken", level="error", monotonic=clock.monotonic, application=name)
+            for name in applications
+        }
         self._before: dict[str, Report] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -105,9 +105,11 @@ class Accounting:
         for name, code in {one for one in self._shown if one[0] == application} | codes:
             self._metrics.invariants_broken.labels(name, code).set(found.broken[code])
         self._shown |= codes
-        if not found.holds:
-            _log.error("invariants_broken", application=application, residual_micro_usdc=found.residual,
-                       broken=dict(found.broken))  # fmt: skip
+        if found.holds:
+            self._broken[application].over()
+        else:  # something else that is broken is said at once
+            code = " ".join(sorted(found.broken)) or "money_unexplained"
+            self._broken[application].lasts(code, residual_micro_usdc=found.residual, broken=dict(found.broken))
 
     async def _rest(self) -> None:
         await self._clock.sleep(self._rest_s)

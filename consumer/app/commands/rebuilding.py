@@ -25,9 +25,8 @@ HONOURS = {"fulfilment.requested": "fulfilment.released"}
 
 async def registered(session: AsyncSession, application: str, data: Mapping[str, Any], at: datetime) -> None:
     """What the query API wrote beside its word `checkout.registered`."""
-    fields: dict[str, Any] = {
-        name: data.get(name) for name in ("session_id", "order_id", "customer", "expected_amount", "mode")
-    }
+    names = ("session_id", "order_id", "customer", "expected_amount", "mode", "price_id")
+    fields: dict[str, Any] = {name: data.get(name) for name in names}
     await write_checkout(session, Checkout(application=application, **fields), at)
 
 

@@ -19,6 +19,7 @@ from consumer.ledger import Database
 from consumer.ledger.archiving import passes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.runtime.leader import Leader
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
 ROLE: Final = "archive"
@@ -41,6 +42,8 @@ class Retention:
         self._clock = clock
         self._metrics = metrics
         self._leader = Leader(database, role=ROLE, holder=holder, clock=clock)
+        self._blind = Condition("archive_not_looked_at", monotonic=clock.monotonic)
+        self._failed = Condition("archive_failed", level="error", monotonic=clock.monotonic)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`. A pass that failed is tried again at the next look; `status` says so meanwhile."""
@@ -51,7 +54,9 @@ class Retention:
             looking.cancel()  # a pass that is stopped has lost nothing
             [outcome] = await asyncio.gather(looking, return_exceptions=True)
             if isinstance(outcome, Exception):
-                _log.warning("archive_not_looked_at", code=_code(outcome))
+                self._blind.lasts(outcome)
+            elif outcome is None:
+                self._blind.over()
             await rest(self._clock, LOOK_EVERY_S, stop)
         await stopping
 
@@ -82,7 +87,7 @@ class Retention:
             _log.info("archive_waits", **error.fields)
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends no reading of the service
-            _log.error("archive_failed", code=_code(error), error=type(error).__name__)
+            self._failed.lasts(error, error=type(error).__name__)
             await self._keep(passes.LastPass(began_at=began_at, done_at=last.done_at, code=_code(error)))
             return
         await self._keep(passes.LastPass(began_at=began_at, done_at=now))
@@ -94,6 +99,8 @@ class Retention:
         self._show(found)
 
     def _show(self, found: passes.LastPass) -> None:
+        if found.code is None:  # also when another process has done it
+            self._failed.over()
         self._metrics.archive_failing.set(found.code is not None)
         self._metrics.archive_done_at.set(found.done_at.timestamp() if found.done_at else 0)
 

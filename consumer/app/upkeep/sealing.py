@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from consumer.clock import Clock, rest, until_tick
 from consumer.errors import LedgerError
 from consumer.ledger import Database
 from consumer.ledger.trail import sealing
+from consumer.telemetry.logs import Condition
 
 LOOK_EVERY_S = 5.0
 REST_S = 0.2
 """Between two full batches: live work comes first."""
 
-_log = structlog.get_logger(__name__)
-
 
 async def seal_trail(database: Database, clock: Clock, stop: asyncio.Event) -> None:
     """Seal what was noted, until `stop`. Several processes may: they take turns."""
-    said = False
+    unsealed = Condition("trail_not_sealed", monotonic=clock.monotonic)
     while not stop.is_set():
         wait_s = LOOK_EVERY_S
         try:
             async with database.transaction() as session:
                 if await sealing.seal(session) == sealing.BATCH:
                     wait_s = REST_S
-            said = False
+            unsealed.over()
         except LedgerError as error:
-            if not said:
-                _log.warning("trail_not_sealed", code=error.code)
-            said = True
+            unsealed.lasts(error)
         await rest(clock, until_tick(clock, wait_s), stop)

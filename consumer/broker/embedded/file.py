@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from consumer import sqlite_file
 from consumer.broker.embedded.schema import SCHEMA, append_rows, data_version, give_room_back, take_room
-from consumer.causes import of_log_file
+from consumer.causes import of_disk, of_log_file
 from consumer.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -73,7 +73,7 @@ def as_broker_error(error: sqlite3.Error, path: Path) -> BrokerError:
         return LogNotOpened(path=str(path), reason="it is no file")
     known = of_log_file(getattr(error, "sqlite_errorname", None))
     if known is not None:
-        return known(path=str(path), reason=reason)
+        return of_disk(known(path=str(path), reason=reason), path)
     if primary == sqlite3.SQLITE_ERROR:
         return BrokerError(f"the log file refused: {error}", path=str(path))
     return BrokerUnavailable("the log file does not take or give records now", path=str(path), reason=reason)
@@ -300,7 +300,8 @@ class LogFile:
         try:
             sqlite_file.make(self.path)
         except OSError as error:
-            raise LogNotOpened("the log file cannot be opened", path=str(self.path), reason=error.strerror) from error
+            refused = LogNotOpened(path=str(self.path), reason=error.strerror)
+            raise of_disk(refused, self.path) from error
         connection = None
         try:
             # Two threads in turn, never at once: opened in its executor's thread, closed there too.

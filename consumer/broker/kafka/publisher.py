@@ -38,6 +38,7 @@ from consumer.broker.kafka.lanes import (
 )
 from consumer.broker.kafka.murmur2 import partition_of
 from consumer.broker.kafka.topics import MAX_BATCH_BYTES
+from consumer.causes import of_kafka
 from consumer.errors import BrokerUnavailable, RecordTooLarge
 from consumer.telemetry.logs import Condition
 
@@ -89,7 +90,7 @@ class KafkaPublisher:
 
     async def start(self, timeout_s: float) -> None:
         """Connect, trying again until `timeout_s` is over. Raises BrokerUnavailable."""
-        reason = "no answer"
+        last: BaseException = TimeoutError("no answer")
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -97,10 +98,11 @@ class KafkaPublisher:
                         self._producer = await self._connect()
                         break
                     except REFUSALS as error:
-                        reason = f"{type(error).__name__}: {error}"
+                        last = error
                         await asyncio.sleep(RENEW_WAIT_S)
         except TimeoutError as error:
-            known = await why_unreachable(self._connection)
+            known = await why_unreachable(self._connection) or of_kafka(last)
+            reason = f"{type(last).__name__}: {last}"
             raise known or BrokerUnavailable(servers=",".join(self._connection.servers), reason=reason) from error
         self._running = True
         self._spawn(self._watch())

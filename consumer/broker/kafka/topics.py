@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import structlog
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import for_code
@@ -16,8 +15,7 @@ from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.causes import of_kafka
 from consumer.errors import BrokerError, BrokerUnavailable, TopicMisconfigured
-
-LOG = structlog.get_logger(__name__)
+from consumer.telemetry.logs import Condition
 
 DEFAULT_PARTITIONS = 12
 REPLICAS = 3
@@ -119,6 +117,7 @@ class KafkaTopics:
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
+        self._unread: dict[str, Condition] = {}
 
     async def ensure(self, topics: Sequence[TopicConfig]) -> dict[str, FoundTopic]:
         """Create what is missing, check what is there. Raises TopicMisconfigured naming every problem."""
@@ -197,10 +196,12 @@ class KafkaTopics:
                 [ConfigResource(ConfigResourceType.TOPIC, name) for name in described]
             ):
                 for code, _, _, name, entries, *_ in response.resources:
+                    unread = self._unread.setdefault(name, Condition("topic_settings_not_read", topic=name))
                     if code == 0:
                         settings[name] = {entry[0]: entry[1] for entry in entries}
+                        unread.over()
                     else:
-                        LOG.warning("topic_settings_not_read", topic=name, error=for_code(code).__name__)
+                        unread.lasts(for_code(code).__name__)
         return {
             name: FoundTopic(len(parts), min((len(part["replicas"]) for part in parts), default=0), settings.get(name))
             for name, parts in described.items()

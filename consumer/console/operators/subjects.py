@@ -16,11 +16,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.columns import unindexed
 from consumer.console.cure import release, unfulfillable
 from consumer.console.find import near as near_names
-from consumer.errors import NotFound, UsageError
+from consumer.errors import NotFound, TermsDiffer, UsageError
 from consumer.ledger.tables import OutboxRow
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.order import FINDING_OF_HOLD
+from handlers.fulfilment.registration import contradicted, known_terms
 
 OUTBOX: Table = OutboxRow.__table__
 LISTED_MAX = 5
@@ -32,7 +33,8 @@ KINDS = {"access.hold_lifted": "hold", "access.complimentary_ended": "compliment
 async def require(session: AsyncSession, word: str, subject: str, data: Mapping[str, Any], *, application: str) -> None:
     """Return when the word can do something, as far as the ledger knows now.
 
-    Raises NotFound when what it is about is not there, UsageError when it is beyond what the word could change.
+    Raises NotFound when what it is about is not there, UsageError when it is beyond what the word could change,
+    TermsDiffer for a checkout that is registered with other terms.
     """
     match word:
         case "fulfilment.released" | "fulfilment.unfulfillable":
@@ -48,6 +50,8 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
             await _source(session, word, subject, data["id"], application)
         case "access.brake_released":
             await _brake(session, application)
+        case "checkout.registered":
+            await _not_contradicted(session, data, application)
 
 
 async def require_known_order(session: AsyncSession, order_id: str, *, application: str) -> None:
@@ -120,6 +124,12 @@ async def _brake(session: AsyncSession, application: str) -> None:
     stopped = await _rows(session, access.ENTITLEMENTS, application, braked=True)
     if not stopped and not await _rows(session, access.FINDINGS, application, kind="brake", closed_at=None):
         raise NotFound("no revocation is stopped in this application")
+
+
+async def _not_contradicted(session: AsyncSession, data: Mapping[str, Any], application: str) -> None:
+    known = await known_terms(session, application, data["session_id"])
+    if known is not None and (differing := contradicted(known, {"mode": "payment", **data})):
+        raise TermsDiffer(differing)
 
 
 async def _rows(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from consumer.document import storable
 from consumer.errors import UsageError
 from consumer.plugin import parse_time
 from handlers.fulfilment.order import decimal
@@ -39,7 +40,7 @@ class Word:
 _SOURCE = ("entitlement", "until")
 WORDS: Mapping[str, Word] = {
     "checkout.registered": Word(
-        about="order", needs=("session_id", "order_id"), may=("customer", "expected_amount", "mode")
+        about="order", needs=("session_id", "order_id"), may=("customer", "expected_amount", "mode", "price_id")
     ),
     "fulfilment.marked_paid": Word(about="order"),
     "fulfilment.released": Word(about="order"),
@@ -62,7 +63,7 @@ def text_problem(value: Any, max_chars: int) -> str | None:
         return "is empty"
     if len(value) > max_chars:
         return f"has more than {max_chars} characters"
-    if "\x00" in value or value.encode("utf-8", "ignore") != value.encode("utf-8", "surrogatepass"):
+    if storable(value) != value:
         return "has a character that cannot be kept"
     return None
 
@@ -108,6 +109,7 @@ RULES: Mapping[str, Rule] = {
     "kind": _name(40),
     "mode": _one_of("payment", "subscription"),
     "order_id": _text(ID_MAX_CHARS),
+    "price_id": _text(ID_MAX_CHARS),
     "session_id": _text(ID_MAX_CHARS),
     "source": _one_of("operator", "resolver"),
     "until": _time_to_come,

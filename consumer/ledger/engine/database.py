@@ -18,8 +18,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from consumer import sqlite_file
-from consumer.causes import of_database
-from consumer.errors import DatabaseMissing, LedgerError, LedgerLocked, LedgerUnavailable, SchemaOutdated
+from consumer.causes import of_database, of_disk
+from consumer.errors import (
+    DatabaseMissing,
+    LedgerError,
+    LedgerLocked,
+    LedgerNotOpened,
+    LedgerUnavailable,
+    SchemaOutdated,
+)
 from consumer.ledger import sqlite_driver
 from consumer.ledger.engine.discretion import hide_values
 
@@ -164,6 +171,7 @@ class translated:  # noqa: N801 - reads as a word: with translated():
         if known is not None:
             if self._path is not None:
                 known.fields["path"] = self._path
+                known = of_disk(known, Path(self._path))
             raise known from error
         if is_plain:
             raise LedgerUnavailable(reason=type(error).__name__) from error
@@ -234,7 +242,7 @@ def _see_to_file(path: Path, *, create: bool) -> None:
     try:
         sqlite_file.make(path)
     except OSError as error:
-        raise LedgerError("the database's file cannot be made", path=str(path), reason=error.strerror) from error
+        raise of_disk(LedgerNotOpened(path=str(path), reason=error.strerror), path) from error
 
 
 def _missing(path: Path) -> DatabaseMissing:

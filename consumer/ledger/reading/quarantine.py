@@ -77,22 +77,18 @@ async def prune(session: AsyncSession, application: str, too_many_bytes: int) ->
 
 
 def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, Any]:
-    """What is not understood may be anything: its names are cut and rid of NULs (PostgreSQL's text holds none), so
-    that keeping it never fails; the raw bytes stay as they came."""
+    """What is not understood may be anything, and its names too: the columns' type makes them storable, so that keeping
+    it never fails; the raw bytes stay as they came."""
     return {
-        "application": _storable(delivery.application, 64),
-        "delivery_id": _storable(delivery.id, 100),
-        "event_id": _storable(delivery.event_id, 255) if delivery.event_id is not None else None,
+        "application": delivery.application,
+        "delivery_id": delivery.id,
+        "event_id": delivery.event_id,
         "reason": reason.value,
         "raw": delivery.raw,
         "headers": room.stored_headers(delivery),
         "received_at": delivery.received_at,
         "created_at": now,
     }
-
-
-def _storable(name: str, max_chars: int) -> str:
-    return name.replace("\0", "")[:max_chars]
 
 
 async def newest(
@@ -121,15 +117,18 @@ async def newest(
 
 
 async def other_bodies(
-    session: AsyncSession, application: str, event_ids: Sequence[str], limit: int
+    session: AsyncSession, application: str, event_ids: Sequence[str], limit: int, *, but: Sequence[str] = ()
 ) -> Sequence[QuarantineRow]:
-    """What lies here as another body of one of these events, in no order. At most a few hundred ids at once."""
+    """What lies here as another body of one of these events, in no order, but for these deliveries. At most a few
+    hundred of either at once."""
     if not event_ids:
         return []
     mine = (unindexed(_QUARANTINE.c.application) == application) & (
         unindexed(_QUARANTINE.c.reason) == Reason.OTHER_BODY.value
     )
     statement = select(QuarantineRow).where(among(_QUARANTINE.c.event_id, event_ids), mine).limit(limit)
+    if but:
+        statement = statement.where(_QUARANTINE.c.delivery_id.not_in(but))
     return (await session.execute(statement)).scalars().all()
 
 

@@ -89,7 +89,7 @@ def _session(call: Call, session: r.Session, url: str | None = None) -> dict[str
     view = views.session_view(session, order, url)
     if session.mode == "subscription" and call.engine.assumptions.text("subscription_session_order") == "absent":
         del view["order"]
-    return view
+    return view if call.engine.assumptions.flag("expose_terms") else views.without_terms(view)
 
 
 def create_session(call: Call) -> Answer:

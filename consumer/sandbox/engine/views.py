@@ -23,6 +23,7 @@ _TIME_FIELDS = frozenset(
     }
 )
 _PERSONAL = ("customer_email", "customer_reference", "metadata")
+_TERMS = (*_PERSONAL, "amount", "service_fee", "price_id", "line_items")
 
 
 def _time(at: datetime | None) -> str | None:
@@ -115,6 +116,13 @@ def session_view(session: r.Session, order: r.Order | None, url: str | None = No
         "created_at": _time(session.created_at),
         "expires_at": _time(session.expires_at),
     }
+
+
+def without_terms(session: dict[str, Any]) -> dict[str, Any]:
+    """A session, and its order, that shows neither what it costs nor whose it is (U24)."""
+    kept = {name: value for name, value in session.items() if name not in _TERMS}
+    order = session.get("order")
+    return kept | {"order": {name: value for name, value in order.items() if name not in _TERMS}} if order else kept
 
 
 def payment_view(payment: r.Payment, in_flight_word: str) -> dict[str, Any]:

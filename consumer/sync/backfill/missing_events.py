@@ -17,6 +17,7 @@ from consumer.lists.walk import Walk
 from consumer.reason import Reason
 from consumer.sync.application import Application
 from consumer.sync.backfill.cutover import CutOver
+from consumer.sync.backfill.kept_bodies import KeptBodies
 from consumer.sync.backfill.page import ListedEvents, kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.silence import PENDING_MAX
@@ -78,11 +79,12 @@ class MissingEvents:
     def __init__(self, app: Application, settlement: Settlement) -> None:
         self._app = app
         self._settlement = settlement
+        self._kept = KeptBodies(app, settlement)
 
     async def take(self, page: WalkPage, begun: Begun) -> None:
         """Publish what is missing, settle the hints that the page confirms, and count both; keep what can only be kept,
-        which is not understood, or larger than the topic takes; and only then move the bookmark. A dry run only counts.
-        """
+        which is not understood, or larger than the topic takes; compare what lies here under several bodies; and only
+        then move the bookmark. A dry run only counts."""
         listed = understand(page.items, self._app)
         missing = [one for one in await self._missing(listed.events, begun.walk.order) if one.id not in begun.told]
         announced = await self._announced(listed.events)
@@ -101,6 +103,8 @@ class MissingEvents:
         self._app.metrics.walked.labels(self._app.name, "listed").inc(len(page.items))
         self._app.metrics.walked.labels(self._app.name, "recovered").inc(len(unannounced))
         self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(len(announced))
+        lacking = {event.id for event in missing}
+        await self._kept.compare([event for event in listed.events if event.id not in lacking])
         strange = [*listed.strange, *await self._too_large(refused)]
         if strange or begun.options.follows_bookmark:
             async with self._app.database.transaction() as session:

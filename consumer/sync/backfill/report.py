@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 import structlog
 
+from consumer.clock import Clock
 from consumer.lists.bookmark import ListOrder
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
 LOG = structlog.get_logger()
+QUIET_S: Final = 600.0
+"""Walks in which all is understood may lie between two in which it is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,27 +77,43 @@ class BackfillReport:
     without_time: int = 0
 
 
-def say(report: BackfillReport, metrics: Metrics, *, left_alone: int) -> None:
-    """Log and count what a walk found. `left_alone`: how much history is, where that is to be said now."""
-    log = LOG.bind(application=report.application)
-    if report.strange:
-        log.error("listed_events_not_understood", events=report.strange)
-        metrics.walked.labels(report.application, "strange").inc(report.strange)
-    if left_alone:
-        log.error(
-            "history_left_alone",
-            hint="`backfill --seed --full` archives, `--full` acts",
-            at_least=left_alone,
+class Telling:
+    """Logs and counts what one application's walks find. A gap is an event: the walk that finds it moves the bookmark
+    beyond it, and its end is told by reconcile (`retention_gap_over`)."""
+
+    def __init__(self, application: str, clock: Clock, metrics: Metrics) -> None:
+        self._log = LOG.bind(application=application)
+        self._metrics = metrics
+        self._strange = Condition(
+            "listed_events_not_understood",
+            level="error",
+            monotonic=clock.monotonic,
+            quiet_s=QUIET_S,
+            application=application,
         )
-    if report.without_time:
-        log.warning("seed_took_events_without_time", events=report.without_time)
-    if report.gap:
-        log.error("retention_gap", hint="events may have come and gone unseen; reconcile heals what it can")
-        metrics.retention_gaps.labels(report.application).inc()
-    if report.published:
-        log.info(
-            "backfill_found_events",
-            events=report.published,
-            listed=report.listed,
-            dry_run=report.dry_run,
+        self._history = Condition(
+            "history_left_alone", level="error", monotonic=clock.monotonic, application=application
         )
+
+    def say(self, report: BackfillReport, left_alone: int | None) -> None:
+        """`left_alone`: how much history is; None where this walk cannot know."""
+        if report.strange:
+            self._strange.lasts("listed_events_not_understood", events=report.strange)
+            self._metrics.walked.labels(report.application, "strange").inc(report.strange)
+        else:
+            self._strange.lapse()
+        if left_alone:
+            hint = "`backfill --seed --full` archives, `--full` acts"
+            self._history.lasts("history_left_alone", hint=hint, at_least=left_alone)
+        elif left_alone == 0:
+            self._history.over()
+        if report.without_time:
+            self._log.warning("seed_took_events_without_time", events=report.without_time)
+        if report.gap:
+            hint = "events may have come and gone unseen; reconcile heals what it can"
+            self._log.error("retention_gap", hint=hint)
+            self._metrics.retention_gaps.labels(report.application).inc()
+        if report.published:
+            self._log.info(
+                "backfill_found_events", events=report.published, listed=report.listed, dry_run=report.dry_run
+            )

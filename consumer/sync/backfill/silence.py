@@ -13,7 +13,8 @@ records, nothing is judged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -26,6 +27,7 @@ from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import outcomes
 from consumer.ledger.reading import heard
 from consumer.ledger.reading.sync_state import KeptState
+from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger()
 
@@ -78,6 +80,11 @@ def after_walk(
     return replace(found, silent_since=since) if silent else found
 
 
+def silence_of(application: str, monotonic: Callable[[], float] = time.monotonic) -> Condition:
+    """What says that webhooks are silent."""
+    return Condition("webhooks_silent", level="error", monotonic=monotonic, application=application)
+
+
 async def delivery_health(session: AsyncSession, application: str) -> DeliveryHealth:
     """What is known about an application now; for `status` too."""
     return await DeliveryHealth.of(session, application)
@@ -92,9 +99,11 @@ async def note_walk(
     heard_at: datetime | None = None,
     token: int,
     now: datetime,
+    silent: Condition | None = None,
 ) -> DeliveryHealth:
-    """Store what a walk tells, and say what changed. `heard_at`: when the newest webhook came that a read confirmed,
-    as far as this process knows; the rest is in the ledger. Raises LeaseLost."""
+    """Store what a walk tells, and say by `silent` whether webhooks are; what another process found lasts here.
+    `heard_at`: when the newest webhook came that a read confirmed, as far as this process knows; the rest is in the
+    ledger. Raises LeaseLost."""
     before = await delivery_health(session, application)
     since = before.last_webhook_at or now - LOOK_BACK
     recorded_at = await events.last_received(session, application, Source.WEBHOOK, since)
@@ -110,15 +119,12 @@ async def note_walk(
     )
     if found != before:
         await found.keep(session, application, token=token, now=now)
-    if found.silent_since and not before.silent_since:
-        LOG.error(
-            "webhooks_silent",
-            hint="is the endpoint or the application disabled?",
-            application=application,
-            recovered=found.recovered,
-        )
-    if before.silent_since and not found.silent_since:
-        LOG.info("webhooks_silent_over", application=application)
+    silent = silent or silence_of(application)
+    if silent_since := found.silent_since or before.silent_since:
+        hint = "is the endpoint or the application disabled?"
+        silent.lasts("webhooks_silent", hint=hint, since=silent_since.isoformat(), recovered=found.recovered)
+    if found.silent_since is None:
+        silent.over()
     return found
 
 

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import Final
 
 from consumer.lists.progress import ListStart, Progress, WalkProgress
 from consumer.lists.walk import Walk, cursors_refused
@@ -20,11 +19,9 @@ from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.missing_events import Begun, MissingEvents
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.backfill.report import BackfillOptions, BackfillReport, say
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Telling
 from consumer.sync.backfill.starting_point import StartingPoint
 from consumer.sync.settlement import Settlement
-
-SAY_HISTORY_EVERY_S: Final = 3600.0
 
 
 class Backfill(WokenStage):
@@ -48,13 +45,14 @@ class Backfill(WokenStage):
         self.walking = asyncio.Lock()
         self.under_way: Walk | None = None
         self._cursors_refused = cursors_refused(app.name)
+        self._silent = silence.silence_of(app.name, app.clock.monotonic)
+        self._telling = Telling(app.name, app.clock, app.metrics)
         self._lister = app.client.with_priority(Priority.BACKFILL).events
         self._policy = policy or BackfillPolicy()
         self.first_walk = FirstWalk(app, self._policy.history)
         self._gap_found = gap_found or asyncio.Event()
         self.missing = MissingEvents(app, settlement)
         self._list_start = ListStart(app.database, app.name)
-        self._say_history_at = 0.0
         self.start = StartingPoint(app, self.first_walk, self._policy)
         self.interval_s = self._policy.interval_s
 
@@ -121,7 +119,7 @@ class Backfill(WokenStage):
         report.seconds = self.app.clock.monotonic() - begun.began_s
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)
-        left_alone = 0
+        left_alone = None
         if options.follows_bookmark:
             left_alone = await self._note(report, tuple(begun.unannounced), now)
         elif options.sees_to_history:
@@ -146,6 +144,7 @@ class Backfill(WokenStage):
                 heard_at=self.settlement.heard_at,
                 token=self.app.token(),
                 now=now,
+                silent=self._silent,
             )
             left_alone = await cutover.note_left(
                 session, self.app.name, report.history, token=self.app.token(), now=now
@@ -160,12 +159,8 @@ class Backfill(WokenStage):
             self._gap_found.set()
         return left_alone
 
-    def _say(self, report: BackfillReport, left_alone: int) -> None:
-        now_s = self.app.clock.monotonic()
-        says_history = bool(left_alone) and now_s >= self._say_history_at
-        if says_history:
-            self._say_history_at = now_s + SAY_HISTORY_EVERY_S
-        say(report, self.app.metrics, left_alone=left_alone if says_history else 0)
+    def _say(self, report: BackfillReport, left_alone: int | None) -> None:
+        self._telling.say(report, left_alone)
         if not report.dry_run:
             self.app.metrics.walk_seconds.labels("events").observe(report.seconds)
             self.app.walked(self.app.clock.now())

@@ -20,7 +20,7 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine, room
 from consumer.reason import Reason
 from consumer.runtime.loop import Stage
-from consumer.sync.confirm.policy import MAX_BYTES, MAX_HINTS
+from consumer.sync.confirm.policy import FLOOD_QUIET_S, MAX_BYTES, MAX_HINTS, UNKNOWN
 from consumer.sync.confirm.quarantine_pruning import QuarantinePruning
 from consumer.sync.provenance import other_body
 from consumer.telemetry import way
@@ -123,7 +123,7 @@ class HintConsumer(Stage):
             database, self._applications, clock=clock, metrics=self.metrics, max_bytes=max_bytes
         )
         self._subscription: Subscription | None = None
-        self._flooded = Condition("hints_flooded", level="error")
+        self._flooded = Condition("hints_flooded", level="error", monotonic=clock.monotonic, quiet_s=FLOOD_QUIET_S)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; leaves the group at the end."""
@@ -153,6 +153,8 @@ class HintConsumer(Stage):
                 await subscription.commit(next_offsets(records))
             if records or self._pruning.is_overfull:
                 await self._pruning.prune()
+            self._flooded.lapse()
+            self._pruning.lapse()
         except BaseException:
             await self.close()
             raise
@@ -193,10 +195,8 @@ class HintConsumer(Stage):
         for delivery in kept:
             self.metrics.hints_taken.labels(delivery.application).inc()
             way.tell("hint_kept", delivery)
-        if flooded:  # as long as it lasts, every batch has some
+        if flooded:
             self._flooded.lasts("hints_flooded", deliveries=len(flooded))
-        elif kept:
-            self._flooded.over()
         for name in {delivery.application for delivery in kept} & self._wakes.keys():
             self._wakes[name].set()
 
@@ -223,4 +223,4 @@ class HintConsumer(Stage):
         return kept, flooded
 
     def _known(self, application: str) -> str:
-        return application if application in self._applications else "unknown"
+        return application if application in self._applications else UNKNOWN

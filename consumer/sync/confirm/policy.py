@@ -17,6 +17,11 @@ MAX_HINTS: Final = 200_000
 """So many hints of an application wait at most."""
 MAX_BYTES: Final = 256 * 1024 * 1024
 """So much of what strangers sent is kept of an application: of its waiting hints, and again in its quarantine."""
+FLOOD_QUIET_S: Final = 60.0
+"""A flood is over when so long nothing was too much; between two deliveries of one there may be some for which there is
+room."""
+UNKNOWN: Final = "unknown"
+"""What a delivery's application is called that is none of ours."""
 PRUNE_EVERY_S: Final = 10.0
 PRUNE_FOR_S: Final = 1.0
 """So long at most the taking in waits for a pruning; what is left then is pruned after the next batch."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import structlog
-
 from consumer.clock import Clock
 from consumer.ledger import Database
 from consumer.ledger.reading import quarantine
-from consumer.sync.confirm.policy import PRUNE_EVERY_S, PRUNE_FOR_S
+from consumer.sync.confirm.policy import FLOOD_QUIET_S, PRUNE_EVERY_S, PRUNE_FOR_S, UNKNOWN
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
-
-LOG = structlog.get_logger()
 
 
 class QuarantinePruning:
@@ -28,6 +25,15 @@ class QuarantinePruning:
         self._max_bytes = max_bytes
         self._pruned_at = float("-inf")
         self.is_overfull = False
+        self._full = {
+            name: Condition("quarantine_pruned", monotonic=clock.monotonic, quiet_s=FLOOD_QUIET_S, application=name)
+            for name in (*applications, UNKNOWN)
+        }
+
+    def lapse(self) -> None:
+        """Say that it is over, where nothing was too much for a while."""
+        for one in self._full.values():
+            one.lapse()
 
     async def prune(self) -> None:
         """Now and then, and at once while there is too much, the oldest make room. Raises LedgerError."""
@@ -53,8 +59,8 @@ class QuarantinePruning:
             too_many_bytes -= freed
             if not gone or self._clock.monotonic() >= until:
                 break
-        LOG.warning("quarantine_pruned", application=self._known(application), deliveries=deliveries)
+        self._full[self._known(application)].lasts("quarantine_pruned", deliveries=deliveries)
         return too_many_bytes <= 0
 
     def _known(self, application: str) -> str:
-        return application if application in self._applications else "unknown"
+        return application if application in self._applications else UNKNOWN

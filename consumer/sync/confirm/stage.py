@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-import structlog
-
 from consumer.errors import again
 from consumer.events import Event
 from consumer.ledger.engine.chunks import portions
@@ -31,8 +29,7 @@ from consumer.sync.confirm.denials import Denials
 from consumer.sync.confirm.policy import ConfirmPolicy
 from consumer.sync.quota import TokenBucket
 from consumer.sync.settlement import Settlement
-
-LOG = structlog.get_logger()
+from consumer.telemetry.logs import Condition
 
 CHUNK: Final = 500
 WHOLE: Final = 100  # hints and events with their bodies in memory at once
@@ -64,6 +61,7 @@ class Confirm(WokenStage):
         self._hidden = TokenBucket(app.clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
         self._walk_at = app.clock.monotonic()
         self._denials = Denials(app, settlement, self._policy.patience_s)
+        self._unwalked = Condition("hints_not_settled_by_walking", monotonic=app.clock.monotonic, application=app.name)
 
     async def _step(self) -> float:
         return 0.0 if await self.once() else self._policy.idle_s
@@ -135,8 +133,9 @@ class Confirm(WokenStage):
             if self._cooldown.take(error):
                 raise
             # The list itself is in trouble: single reads may still work, as far as the share goes.
-            LOG.warning("hints_not_settled_by_walking", application=self._app.name, code=error.code)
+            self._unwalked.lasts(error)
             return await self._one_by_one(_first(due, self._singles.grant(len(due))))
+        self._unwalked.over()
         async with self._app.database.reading() as session:
             left = {one: due[one] for one in await hints.ids_of(session, self._app.name, list(due))}
         confirmed_now = len(due) - len(left)

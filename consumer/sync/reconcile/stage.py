@@ -7,6 +7,7 @@ handlers' business, and absence never means anything (G7).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -21,6 +22,7 @@ from consumer.sync.reconcile.newest_payments import NewestPayments
 from consumer.sync.reconcile.policy import ReconcilePolicy, Terms
 from consumer.sync.reconcile.state import WALK as WALK
 from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state, note_beside, take_over
+from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger()
 
@@ -37,6 +39,9 @@ class Reconcile(WokenStage):
         self._comparison = Comparison(app, publisher, self._policy)
         self._newest = NewestPayments(app, self._comparison)
         self._identity = Identity(app)
+        monotonic = app.clock.monotonic
+        self._braked = Condition("reconcile_braked", level="error", monotonic=monotonic, application=app.name)
+        self._unplaced = Condition("reconcile_found_unplaced", monotonic=monotonic, application=app.name)
         self.report: DriftReport | None = None
 
     async def _step(self) -> float:
@@ -154,15 +159,20 @@ class Reconcile(WokenStage):
         self._app.metrics.reconcile_braked.labels(self._app.name).set(int(state.braked))
         self._app.metrics.reconcile_unplaced.labels(self._app.name, "paid").set(state.unplaced_paid)
         self._app.metrics.reconcile_unplaced.labels(self._app.name, "other").set(state.unplaced - state.unplaced_paid)
+        if not state.braked:
+            self._braked.over()
+        if not (state.unplaced or state.owes_payments):  # those of a walk under way are not known yet
+            self._unplaced.over()
 
     def _say(self, report: DriftReport, terms: Terms) -> None:
         for drift in DRIFTED:
             self._app.metrics.drift.labels(self._app.name, drift.value).inc(report.found[drift])
         log = LOG.bind(application=self._app.name, dry_run=report.dry_run)
         if report.unplaced:
-            say = log.error if report.unplaced_paid else log.warning
-            say(
-                "reconcile_found_unplaced",
+            self._unplaced.lasts(
+                "paid_unplaced" if report.unplaced_paid else "unplaced",
+                level="error" if report.unplaced_paid else "warning",
+                dry_run=report.dry_run,
                 hint="they lack the id they are kept by: nothing is done about them",
                 records=report.unplaced,
                 paid=report.unplaced_paid,
@@ -174,13 +184,13 @@ class Reconcile(WokenStage):
                 remembered=report.baseline,
                 adopted=report.adopted,
             )
-        found = {
+        found: dict[str, Any] = {
             "changes": report.changes.total(),
             "made": report.made,
             **{drift.value: report.found[drift] for drift in DRIFTED},
         }
         if report.braked and not report.dry_run:
             hint = "look at `consumer reconcile --dry-run`, then say --max-changes"
-            log.error("reconcile_braked", hint=hint, **found)
+            self._braked.lasts("reconcile_braked", hint=hint, dry_run=report.dry_run, **found)
         elif report.drifted:
             log.warning("reconcile_found_drift", **found)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-import structlog
-
 from consumer.errors import HandlerTimeout
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Handler
+from consumer.telemetry.logs import Condition
 from consumer.work.dispatch.breaker import Breaker, BreakerPolicy, Strike
 from consumer.work.outcome import Failed, Outcome, Succeeded
 
-_log = structlog.get_logger(__name__)
-
 
 class Breakers:
-    """`on_change` is told when one opens or closes: handler's name, and whether it is open."""
+    """`on_change` is told when one opens or closes: handler's name, and whether it is open. `monotonic`: the clock by
+    which it is said again that a handler waits, as its probes go on failing."""
 
-    def __init__(self, on_change: Callable[[str, bool], None] = lambda _name, _open: None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[str, bool], None] = lambda _name, _open: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._on_change = on_change
+        self._monotonic = monotonic
         self._all: dict[str, Breaker] = {}
+        self._waits: dict[str, Condition] = {}
 
     def open(self) -> Mapping[str, Breaker]:
         """Those that are open now, by handler."""
@@ -76,13 +81,19 @@ class Breakers:
     def _set(self, handler: str, after: Breaker) -> None:
         before = self._all.get(handler, Breaker())
         self._all[handler] = after
-        if after.is_open and not before.is_open:
-            _log.error("handler_waits", handler=handler, because="what it depends on does not answer",
-                       reason=after.reason, failures=after.streak)  # fmt: skip
-            self._on_change(handler, True)
-        elif before.is_open and not after.is_open:
-            _log.warning("handler_goes_on", handler=handler)
-            self._on_change(handler, False)
+        self._say(handler, after)
+        if after.is_open != before.is_open:
+            self._on_change(handler, after.is_open)
+
+    def _say(self, handler: str, after: Breaker) -> None:
+        if after.is_open:
+            waits = Condition("handler_waits", level="error", monotonic=self._monotonic, handler=handler)
+            because = "what it depends on does not answer"
+            self._waits.setdefault(handler, waits).lasts(
+                "unreachable", because=because, reason=after.reason, failures=after.streak
+            )
+        elif handler in self._waits:
+            self._waits.pop(handler).over()
 
 
 def _spared(outcome: Failed, breaker: Breaker, now: datetime) -> Failed:

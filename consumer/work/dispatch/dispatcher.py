@@ -313,7 +313,7 @@ class Dispatcher:
             outcome = self._breakers.judge(handler, run, outcome, now)
         except Exception as error:  # noqa: BLE001 - a claimed run must come to a result, or it holds its place for good
             _log.exception("attempt_broke", handler=handler.name)
-            outcome, now = failed(error), self._clock.now()
+            outcome, now = failed(error, about=[event]), self._clock.now()
         self._writer.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
 
     async def _in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
@@ -330,8 +330,8 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - it is the run's failure, and stored as such
             _log.exception("transaction_broke", handler=handler.name)
             self._writer.add(
-                conclude(handler, run, event, failed(error), worker=self._worker, started_at=started_at,
-                         now=self._clock.now())
+                conclude(handler, run, event, failed(error, about=[event]), worker=self._worker,
+                         started_at=started_at, now=self._clock.now())
             )  # fmt: skip
         else:
             if stored is None:

@@ -131,8 +131,8 @@ async def _guarded(handler: Handler, function: Callable[..., Awaitable[object]],
             raise
         return failed(HandlerCrashed("the handler raised CancelledError"), home_of(handler.function))
     except BaseException as error:  # noqa: BLE001 - sys.exit() and the like must not end the worker
-        customer = given[0].customer if isinstance(given[0], Event) else None
-        return failed(error, home_of(handler.function), customer=customer)
+        about = [given[0]] if isinstance(given[0], Event) else [event for event, _ in given[0]]
+        return failed(error, home_of(handler.function), about=about)
     if result is not None:
         misuse = HandlerMisuse(f"a handler returns None, this one returned {type(result).__name__}")
         return failed(misuse, home_of(handler.function))

@@ -28,7 +28,7 @@ async def in_savepoint(
             await session.flush()
             await _look(session)
         except Exception as error:  # noqa: BLE001 - what the handler wrote does not hold: the handler failed
-            outcome = failed(error)
+            outcome = failed(error, about=[event])
     if isinstance(outcome, Failed):
         await savepoint.rollback()
     else:

@@ -10,6 +10,7 @@ from datetime import datetime
 import structlog
 
 from consumer.broker.base import Partition, Record
+from consumer.document import storable
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source
 from consumer.ledger.handling.events import EventKey
@@ -104,9 +105,9 @@ def event_delivery(event: Event) -> Delivery:
 
 
 def _named_by(event_id: str) -> str:
-    """At most 100 characters without a NUL, as the quarantine keeps names; what does not fit ends in a digest."""
+    """At most 100 characters, as the quarantine keeps names; what cannot be stored as it is ends in a digest."""
     name = f"event/{event_id}"
-    if len(name) <= NAME_CHARS and "\0" not in name:
+    if storable(name, NAME_CHARS) == name:
         return name
     digest = hashlib.sha256(event_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{name.replace(chr(0), '')[: NAME_CHARS - 33]}/{digest}"
+    return f"{storable(name, NAME_CHARS - 33)}/{digest}"

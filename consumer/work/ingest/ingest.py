@@ -69,7 +69,8 @@ class _Disturbed(Exception):
 class Taken:
     """What became of a batch, for metrics and for waking others. `recorded`: also what its events led to and was taken
     with them. `again`: what was known, and a plan had done again. `emitted`: what the relay has to publish now for
-    somebody to get it. `claimed`: of `runs`, what this worker may work on now."""
+    somebody to get it. `claimed`: of `runs`, what this worker may work on now. `others`: the applications of the bodies
+    that were kept beside a known event, one for each."""
 
     recorded: Sequence[Event]
     again: Sequence[Event]
@@ -79,6 +80,7 @@ class Taken:
     emitted: int
     reads: int
     claimed: Sequence[Claimed] = ()
+    others: Sequence[str] = ()
 
 
 class Ingest:
@@ -165,7 +167,7 @@ class Ingest:
                 _log.exception("event_breaks_its_transaction", application=event.application)
             cause = error
         try:
-            return await self._store([incoming], [], Way.SINGLY, broken=failed(cause))
+            return await self._store([incoming], [], Way.SINGLY, broken=failed(cause, about=[event]))
         except LedgerError:
             raise
         except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
@@ -220,6 +222,7 @@ class Ingest:
             emitted=unit.relayed,
             reads=len(unit.reads),
             claimed=claimed,
+            others=[other.application for other, _ in others],
         )
 
     async def _handle_onwards(
@@ -395,4 +398,5 @@ def _sum(parts: Sequence[Taken]) -> Taken:
         runs=[run for part in parts for run in part.runs],
         emitted=sum(part.emitted for part in parts),
         reads=sum(part.reads for part in parts),
+        others=[application for part in parts for application in part.others],
     )

@@ -51,10 +51,12 @@ def test_every_cause_has_a_sentence_and_a_cure() -> None:
 # --- SQLite ----------------------------------------------------------------------------------------------------
 
 
+# cause: ledger SQLITE_NOTADB, ledger SQLITE_CANTOPEN, ledger SQLITE_FULL, ledger SQLITE_BUSY, ledger SQLITE_READONLY
 async def test_a_file_that_is_no_database_one_that_is_locked_and_one_in_no_folder(tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"this is not a database, however long it may be" * 100)
-    assert isinstance(await refused(f"sqlite+aiosqlite:///{broken}"), errors.LedgerCorrupt)
+    no_database = await refused(f"sqlite+aiosqlite:///{broken}")
+    assert (type(no_database), no_database.fields["state"]) == (errors.LedgerCorrupt, "SQLITE_NOTADB")
     full = f"sqlite+aiosqlite:///{tmp_path}/full.db"
     assert isinstance(await refused(f"sqlite+aiosqlite:///{tmp_path}"), errors.LedgerNotOpened)
     found = Database(full)
@@ -83,6 +85,43 @@ async def test_a_file_that_is_no_database_one_that_is_locked_and_one_in_no_folde
     await found.stop()
 
 
+# cause: ledger SQLITE_CORRUPT
+async def test_damage_inside_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    url = f"sqlite+aiosqlite:///{path}"
+    found = Database(url)
+    async with found.transaction() as session:
+        await session.execute(text("CREATE TABLE t (x TEXT)"))
+        await session.execute(text("INSERT INTO t SELECT zeroblob(3000) FROM pragma_function_list LIMIT 50"))
+    await found.stop()
+    content = bytearray(path.read_bytes())
+    assert len(content) > 12_288
+    content[4096:-4096] = b"\xff" * (len(content) - 8192)  # neither the first page nor the last
+    path.write_bytes(content)
+    told = await refused(url, "SELECT sum(length(x)) FROM t")
+    assert isinstance(told, errors.LedgerCorrupt)
+    assert told.fields == {"state": "SQLITE_CORRUPT", "path": str(path)}
+
+
+# cause: ledger SQLITE_LOCKED
+async def test_a_table_that_this_transaction_still_reads(tmp_path: Path) -> None:
+    found = Database(f"sqlite+aiosqlite:///{tmp_path}/ledger.db")
+
+    async def drop_what_is_read() -> None:
+        async with found.transaction() as session:
+            await session.execute(text("CREATE TABLE t (x INTEGER)"))
+            many = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 2000) SELECT x FROM n"
+            await session.execute(text(f"INSERT INTO t {many}"))
+            reading = await session.stream(text("SELECT x FROM t"))
+            await reading.fetchone()
+            await session.execute(text("DROP TABLE t"))
+
+    with pytest.raises(errors.LedgerLocked) as told:
+        await drop_what_is_read()
+    assert told.value.fields["state"] == "SQLITE_LOCKED"
+    await found.stop()
+
+
 # --- PostgreSQL ------------------------------------------------------------------------------------------------
 
 
@@ -104,6 +143,7 @@ def other(url: str, *, username: str | None = None, database: str | None = None)
     return make_url(url).set(username=username, database=database).render_as_string(hide_password=False)
 
 
+# cause: 3D000, 28000, 42501, 53300, 25006, 57014, 55P03
 @pytest.mark.postgres
 @pytest.mark.slow
 async def test_on_a_real_server(owned: tuple[str, asyncpg.Connection]) -> None:
@@ -128,6 +168,7 @@ async def test_on_a_real_server(owned: tuple[str, asyncpg.Connection]) -> None:
     await own.stop()
 
 
+# cause: 28P01, 57P03
 @pytest.mark.postgres
 @pytest.mark.slow
 async def test_a_real_server_that_asks_for_a_password_speaks_no_tls_and_is_about_to_stop() -> None:

@@ -51,6 +51,7 @@ async def alone() -> AsyncIterator[Alone]:
 
 
 # case: O2
+# cause: SLOW
 async def test_by_name(alone: Alone, tmp_path: Path) -> None:
     told = {}
     for fault in OF_POSTGRES:

@@ -63,9 +63,7 @@ def _read_only(where: str, place: Place) -> Fault:
         remount(place(scene).parent, writable=True)
         await scene.start()
 
-    # SQLite cannot make the files it wants beside its own there: it cannot open it, it says.
-    codes = (f"{where}_read_only", f"{where}_not_opened")
-    return fault(where, "on a read-only disk", *codes, strike=strike, cure=cure)
+    return fault(where, "on a read-only disk", f"{where}_disk_read_only", strike=strike, cure=cure)
 
 
 def _damaged(where: str, place: Place) -> Fault:

@@ -204,6 +204,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.trail.sealing.entries": [{"after": 3, "until": 9}],
     "ledger.trail.sealing.newest": [{"subject": None}, {"subject": "order:order-5"}],
     "ledger.handling.outbox.publish_again": [{"numbers": [1000001]}],
+    "ledger.handling.outbox.withdraw": [{"ids": [("default", "drv_x")]}],
     "ledger.handling.outbox.below": [{"seq": 2**62}],
     "ledger.handling.outbox.mark_published": [{"rows": [_row(OutboxRow, seq=1000001)]}],
     "ledger.handling.runs.add": [{"runs": facts.lane(1_000_001, 1_000_002)}],

@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 import structlog
 
+from consumer.ledger import Database
 from consumer.payments import CursorsRefused
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.role import ApplicationSync
 from tests.sync.conftest import World, counted_by
+
+
+@pytest.fixture
+def sqlite_ledger(database: Database) -> Database:
+    """Of each kind: a bookmark is kept by each in its own way."""
+    return database
 
 
 class Listed:

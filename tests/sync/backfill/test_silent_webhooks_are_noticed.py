@@ -169,7 +169,12 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
         assert (await delivery_health(session, "default")).silent_since is not None
     assert said(stream) == ["webhooks_silent"]
     await stage.once()
-    assert said(stream) == ["webhooks_silent"], "once, however long it lasts"
+    assert said(stream) == ["webhooks_silent"]
+    for seconds in (60, 60, 60):
+        world.clock.advance(seconds)
+        await stage.once()
+    assert said(stream) == ["webhooks_silent"] * 3, "at growing intervals, as long as it lasts"
+    stage = Backfill(world.app, world.settlement(), policy=policy)
 
     heard = Event(
         application="default", id="evt_heard", type="order.paid", key="order:A", trust=Trust.SIGNED,
@@ -181,7 +186,8 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
     assert stage.interval_s == 60
     assert counted_by(world.metrics, "webhooks_silent", "default") == 0
     await stage.once()
-    assert said(stream) == ["webhooks_silent", "webhooks_silent_over"]
+    told = "whoever takes over says that it lasts, and its end"
+    assert said(stream) == ["webhooks_silent"] * 4 + ["webhooks_silent_over"], told
 
 
 def said(stream: io.StringIO) -> list[str]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 import structlog
 
+from consumer.clock import DrivenClock
 from consumer.ledger.reading import hints, quarantine
 from consumer.lists.bookmark import ListOrder
 from consumer.lists.progress import Progress
 from consumer.reason import Reason
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.backfill.report import BackfillOptions, BackfillReport, say
+from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Telling
 from consumer.sync.backfill.silence import delivery_health
 from consumer.sync.backfill.stage import Backfill
 from consumer.telemetry.metrics import Metrics
@@ -71,7 +72,16 @@ NOTHING = BackfillReport(application="default", listed=7, known=7)
         (
             BackfillReport(application="default", strange=2),
             0,
-            [{"event": "listed_events_not_understood", "log_level": "error", "events": 2}],
+            [
+                {
+                    "event": "listed_events_not_understood",
+                    "log_level": "error",
+                    "code": "listed_events_not_understood",
+                    "events": 2,
+                    "for_s": 0.0,
+                    "times": 1,
+                }
+            ],
         ),
         (
             NOTHING,
@@ -80,7 +90,10 @@ NOTHING = BackfillReport(application="default", listed=7, known=7)
                 {
                     "event": "history_left_alone",
                     "log_level": "error",
+                    "code": "history_left_alone",
                     "at_least": 3,
+                    "for_s": 0.0,
+                    "times": 1,
                     "hint": "`backfill --seed --full` archives, `--full` acts",
                 }
             ],
@@ -123,10 +136,27 @@ def test_each_thing_has_its_line_and_a_walk_that_found_nothing_has_none(
     # case: B13, B30, U1
     metrics = Metrics()
     with structlog.testing.capture_logs() as logs:
-        say(report, metrics, left_alone=left_alone)
+        Telling("default", DrivenClock(), metrics).say(report, left_alone)
     assert logs == [{"application": "default", **one} for one in told]
     assert counted_by(metrics, "walked", "default", "strange") == report.strange
     assert counted_by(metrics, "retention_gaps", "default") == int(report.gap)
+
+
+def test_what_is_not_understood_walk_after_walk_is_said_at_growing_intervals_and_its_end() -> None:
+    # case: U1, O1
+    clock = DrivenClock()
+    telling = Telling("default", clock, Metrics())
+    with structlog.testing.capture_logs() as logs:
+        for walk in range(20):  # each other one
+            telling.say(replace(NOTHING, strange=walk % 2), None)
+            clock.advance(60)
+        for _ in range(10):
+            telling.say(NOTHING, None)
+            clock.advance(60)
+    word = "listed_events_not_understood"
+    assert [(one["event"], one["times"]) for one in logs] == [
+        (word, 1), (word, 2), (word, 3), (word, 5), (word, 9), (f"{word}_over", 10)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -275,17 +305,23 @@ async def test_a_gap_calls_for_reconcile_and_stands_until_that_is_done(world: Wo
     assert (gap_found.is_set(), counted_by(world.metrics, "gap_open", "default")) == (False, 1)
 
 
-async def test_history_that_is_left_alone_is_said_once_an_hour(world: World) -> None:
-    # case: B30
-    Listed(world).add(1, ago_s=9000)
+async def test_history_that_is_left_alone_is_said_at_growing_intervals_and_its_end(world: World) -> None:
+    # case: B30, O1
+    listed = Listed(world)
+    listed.add(1, ago_s=9000)
     stage = backfill(world)
     said = []
-    for seconds in (0, 3599, 1, 3599, 1):
-        world.clock.advance(seconds)
-        with structlog.testing.capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(10):
             await stage.once()
-        said.append([one["at_least"] for one in logs if one["event"] == "history_left_alone"])
-    assert said == [[1], [], [1], [], [1]]
+            said.append(len([one for one in logs if one["event"] == "history_left_alone"]))
+            world.clock.advance(60)
+        await stage.once(BackfillOptions(full=True, seed=True))
+        await world.work()
+        await stage.once()
+    assert said == [1, 2, 2, 3, 3, 3, 3, 4, 4, 4]
+    [over] = [one for one in logs if one["event"] == "history_left_alone_over"]
+    assert (over["application"], over["times"]) == ("default", 10)
 
 
 async def test_how_long_a_walk_took_and_how_long_ago_it_was_is_a_figure_and_a_dry_run_is_none(world: World) -> None:

@@ -12,12 +12,19 @@ import pytest
 from consumer.clock import SystemClock
 from consumer.errors import BrokerUnavailable
 from consumer.events import Source, Trust
+from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import CircuitOpen, PaymentsError
 from consumer.sync.confirm.policy import ConfirmPolicy
 from consumer.sync.confirm.stage import Confirm
 from tests.sync.conftest import World, counted_by, delivery
+
+
+@pytest.fixture
+def sqlite_ledger(database: Database) -> Database:
+    """Of each kind: hints and quarantine are kept by each in its own way."""
+    return database
 
 
 def confirm(world: World, batch: int = 200) -> Confirm:

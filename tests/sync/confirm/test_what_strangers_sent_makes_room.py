@@ -18,7 +18,7 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.confirm import hints as module
 from consumer.sync.confirm.hints import HintConsumer
-from consumer.sync.confirm.policy import PRUNE_EVERY_S, PRUNE_FOR_S
+from consumer.sync.confirm.policy import FLOOD_QUIET_S, PRUNE_EVERY_S, PRUNE_FOR_S
 from consumer.telemetry import way
 from consumer.telemetry.metrics import Metrics
 from tests.sync.confirm.test_what_of_a_batch_becomes_a_hint import record
@@ -153,17 +153,19 @@ async def test_every_reason_is_counted_from_nothing_on(scene: Scene) -> None:
 
 
 # case: I15
-async def test_a_flood_is_said_once_until_a_batch_has_room_again(scene: Scene) -> None:
+async def test_a_flood_is_over_a_minute_after_its_last_also_when_nothing_comes_any_more(scene: Scene) -> None:
     with capture_logs() as logs:
-        for held in (3, 3, 0, 0):
+        for held in (3, 3, 0, 3):  # room for one between two is no end
             scene.held = {"default": (held, 0)}
             scene.clock.advance(2)
             await scene.takes(record(HINT))
-        scene.held = {"default": (3, 0)}
-        scene.clock.advance(2)
-        await scene.takes(record(delivery(b"{}", 2)))
+        for seconds in (FLOOD_QUIET_S - 1, 1):
+            assert [line["event"] for line in logs] == ["hints_flooded"]
+            scene.clock.advance(seconds)
+            await scene.takes()
     assert [line["event"] for line in logs] == ["hints_flooded", "hints_flooded_over"]
-    assert counted_by(scene.metrics, "quarantined", "default", "flooded") == 2
+    assert logs[-1]["times"] == 3
+    assert counted_by(scene.metrics, "quarantined", "default", "flooded") == 3
 
 
 # case: G5
@@ -221,6 +223,22 @@ async def test_what_is_over_the_bound_is_pruned(scene: Scene, size: int, asked: 
     assert counted_by(scene.metrics, "unproved_bytes", "default", "quarantine") == size
     assert counted_by(scene.metrics, "unproved_bytes", "unknown", "quarantine") == 10
     assert [(line["application"], line["deliveries"]) for line in logs] == [("default", 1)] * len(asked)
+
+
+# case: I15, O1
+async def test_pruning_is_said_now_and_then_and_its_end_a_minute_after_the_last(scene: Scene) -> None:
+    scene.unproved = {"default": LIMIT + 1}
+    with capture_logs() as logs:
+        for _ in range(20):
+            scene.prunes = [(1, 5)]
+            await scene.takes(record(HINT))
+            scene.clock.advance(PRUNE_EVERY_S)
+        scene.unproved = {}
+        scene.clock.advance(FLOOD_QUIET_S)
+        await scene.takes()
+    said = [(line["event"], line["times"]) for line in logs if line["event"].startswith("quarantine")]
+    assert said == [("quarantine_pruned", 1), ("quarantine_pruned", 7), ("quarantine_pruned", 19),
+                    ("quarantine_pruned_over", 20)]  # fmt: skip
 
 
 @pytest.mark.parametrize(

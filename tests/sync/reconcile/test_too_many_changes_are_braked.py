@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -324,6 +326,27 @@ async def test_what_an_event_told_still_counts_as_told_after_a_broker_that_was_a
     world.clock.advance(60)
     report = await stage.once()
     assert (report.braked, report.found[Drift.TOLD], report.found[Drift.CHANGED]) == (False, 20, 0)
+
+
+async def test_a_walk_braked_hour_by_hour_is_said_at_growing_intervals_and_its_end(world: World) -> None:
+    # case: B31, O1
+    lists(world, orders=[order(number) for number in range(30)])
+    stage = reconcile(world, ReconcilePolicy(brake_min=10, braked_again=timedelta(seconds=50)))
+    await stage.once()
+    nameless = {"id": "ord_9", "status": "PAID"}
+    lists(world, orders=[*(order(number, "PAID") for number in range(30)), nameless])
+    with capture_logs() as logs:
+        await stage.once()
+        for _ in range(8):
+            world.clock.advance(50)
+            await stage._step()
+        await recorded(world, "order.paid", *(f"A-{number}" for number in range(30)))
+        lists(world, orders=[order(number, "PAID") for number in range(30)])
+        world.clock.advance(50)
+        await stage._step()
+    for word in ("reconcile_braked", "reconcile_found_unplaced"):
+        told = [(one["event"], one["times"]) for one in logs if one["event"].startswith(word)]
+        assert told == [(word, 1), (word, 3), (word, 6), (f"{word}_over", 9)]
 
 
 async def test_what_braked_a_walk_is_logged_with_how_much_of_what(world: World) -> None:

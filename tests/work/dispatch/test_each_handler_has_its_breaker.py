@@ -6,7 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
+from consumer.clock import DrivenClock
 from consumer.errors import HandlerTimeout
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Context, Event, Handler
@@ -40,7 +42,8 @@ def run(number: int = 1, *, attempts: int = 0, age_s: float = 0.0) -> ClaimedRun
 class World:
     def __init__(self) -> None:
         self.told: list[tuple[str, bool]] = []
-        self.breakers = Breakers(lambda name, is_open: self.told.append((name, is_open)))
+        self.clock = DrivenClock()
+        self.breakers = Breakers(lambda name, is_open: self.told.append((name, is_open)), self.clock.monotonic)
 
     def judge(self, outcome: Outcome, name: str = "h", *, number: int = 1, attempts: int = 0) -> Outcome:
         return self.breakers.judge(handler(name), run(number, attempts=attempts), outcome, NOW)
@@ -49,6 +52,21 @@ class World:
         for number in range(3):
             self.judge(AWAY, number=number)
         return self
+
+
+# case: R11, O1
+def test_that_a_handler_waits_is_said_as_its_probes_fail_at_growing_intervals_and_that_it_goes_on() -> None:
+    world = World()
+    with capture_logs() as logs:
+        world.opened()
+        for _ in range(9):
+            world.clock.advance(60)
+            world.judge(AWAY)
+        world.breakers.forget("h")
+        world.breakers.forget("h")
+    said = [(one["event"], one["log_level"], one["handler"], one["for_s"]) for one in logs if "for_s" in one]
+    assert said == [("handler_waits", "error", "h", seconds) for seconds in (0.0, 60.0, 180.0, 420.0)]
+    assert [(one["event"], one["after_s"]) for one in logs if "for_s" not in one] == [("handler_waits_over", 540.0)]
 
 
 # case: R11

@@ -18,7 +18,6 @@ from consumer.broker import Broker
 from consumer.errors import HandlerInvalid
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, Reject, RetryLater, handles
-from consumer.work.outcome import failed
 from consumer.work.registry import load_registry
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
@@ -225,11 +224,3 @@ def module(name: str, function: object) -> ModuleType:
     found = ModuleType(name)
     found.handler = function  # type: ignore[attr-defined]  # as an import would
     return found
-
-
-def test_a_reason_names_no_customer_of_the_event() -> None:
-    # case: S9
-    found = failed(ValueError("ada-1815 has no address; ada-1815 is new"), customer="ada-1815").failure.reason
-    assert "ada" not in found
-    assert "has no address" in found
-    assert "1815" in failed(ValueError("order 1815"), customer="ab").failure.reason

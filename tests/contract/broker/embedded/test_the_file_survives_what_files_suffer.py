@@ -15,7 +15,7 @@ from consumer.broker import EmbeddedBroker, Message, Partition, TopicConfig
 from consumer.broker.embedded import broker as embedded_module
 from consumer.broker.embedded.schema import delete_old, touch
 from consumer.clock import DrivenClock
-from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt, LogLocked
+from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt, LogIncompatible, LogLocked
 from tests.contract.broker.conftest import message, read, values
 from tests.support.ports import eventually
 
@@ -39,12 +39,14 @@ async def test_the_file_and_its_folder_are_made_and_only_the_owner_may_read_it(t
     await broker.stop()
 
 
+# cause: log SQLITE_NOTADB
 async def test_rubbish_is_told_as_a_corrupt_log(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     path.write_bytes(b"this is not a database, not at all " * 100)
     with pytest.raises(LogCorrupt) as told:
         await EmbeddedBroker(path).start()
     assert told.value.line().startswith("error[log_corrupt]:")
+    assert told.value.fields["reason"] == "SQLITE_NOTADB"
 
 
 async def test_a_log_that_was_closed_is_one_file(tmp_path: Path) -> None:
@@ -58,6 +60,7 @@ async def test_a_log_that_was_closed_is_one_file(tmp_path: Path) -> None:
         assert not path.with_name(f"{path.name}-wal").exists()
 
 
+# cause: log SQLITE_CORRUPT
 async def test_damage_inside_the_file_is_told_as_a_corrupt_log(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     broker = EmbeddedBroker(path)
@@ -76,8 +79,9 @@ async def test_damage_inside_the_file_is_told_as_a_corrupt_log(tmp_path: Path) -
         await member.start()
         await read(member, 500)
 
-    with pytest.raises(LogCorrupt):
+    with pytest.raises(LogCorrupt) as told:
         await use()
+    assert told.value.fields["reason"] == "SQLITE_CORRUPT"
     await broken.stop()
 
 
@@ -91,6 +95,7 @@ async def test_somebody_elses_database_is_left_alone(tmp_path: Path) -> None:
         await EmbeddedBroker(path).start()
 
 
+# cause: LOG_INCOMPATIBLE
 async def test_a_log_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "log.db"
     broker = EmbeddedBroker(path)
@@ -99,7 +104,7 @@ async def test_a_log_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     newer = sqlite3.connect(path)
     newer.execute("PRAGMA user_version = 99")
     newer.close()
-    with pytest.raises(BrokerError, match="newer version"):
+    with pytest.raises(LogIncompatible, match="newer version"):
         await EmbeddedBroker(path).start()
 
 
@@ -123,6 +128,7 @@ async def test_a_deleted_file_takes_no_record_that_nobody_could_find_again(
     assert await broker.ready() is False
 
 
+# cause: log SQLITE_FULL
 async def test_a_full_disk_is_unavailable_and_room_makes_it_work_again(broker: EmbeddedBroker) -> None:
     # case: I2
     await broker.publish("t", message("before"))
@@ -147,14 +153,16 @@ async def test_a_full_disk_is_unavailable_and_room_makes_it_work_again(broker: E
     assert values(await read(member, 2)) == ["before", "after"]
 
 
+# cause: log SQLITE_BUSY
 async def test_a_locked_file_is_told_as_such_also_to_who_waits_less_long_than_its_lock(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_module, "READY_WITHIN_S", 0.05)
     holder = sqlite3.connect(tmp_path / "log.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(LogLocked):
+    with pytest.raises(LogLocked) as told:
         await broker.publish("t", message("first"))
+    assert told.value.fields["reason"] == "SQLITE_BUSY"
     for _ in range(3):
         with pytest.raises(LogLocked):
             await broker.check()

@@ -322,6 +322,7 @@ async def test_a_new_topic_has_the_settings_that_lose_nothing(kafka_broker: Kafk
     await broker.stop()
 
 
+# cause: InvalidReplicationFactorError
 async def test_a_topic_is_not_made_with_fewer_copies_than_were_asked_for(kafka_broker: KafkaServer) -> None:
     broker = KafkaBroker([f"127.0.0.1:{kafka_broker.port}"])
     await broker.start()

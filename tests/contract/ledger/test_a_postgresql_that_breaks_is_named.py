@@ -1,0 +1,199 @@
+"""A PostgreSQL that ends, is damaged, full, or cannot prove who it is: each is told by our own code, and by its."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import certifi
+import pytest
+from sqlalchemy import text
+from sqlalchemy.engine import make_url
+
+from consumer import errors
+from consumer.errors import LedgerError
+from consumer.ledger import Database
+from tests.faults.scene import small_disk
+from tests.support.ports import eventually
+from tests.support.postgres import StoppableServer, create_database, stoppable_server
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+PAGE_BYTES = 8192
+SSL_REQUEST_BYTES = 8
+OURS = Path(__file__).parents[2] / "payments" / "self_signed.pem"
+EXPIRED = Path(__file__).with_name("expired.pem")
+"""Certificates of 127.0.0.1 with their keys, each its own authority; for tests only."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[StoppableServer]:
+    with stoppable_server() as found:
+        yield found
+
+
+@pytest.fixture
+async def database(server: StoppableServer) -> AsyncIterator[Database]:
+    found = Database(await asyncio.to_thread(create_database, server.uri), pool_size=2)
+    yield found
+    await found.stop()
+
+
+@pytest.fixture
+def disk(server: StoppableServer) -> Iterator[Path]:
+    """A small one, which is the server's."""
+    found = server.data.parent / "small"
+    with small_disk(found, room_mib=2):
+        if not os.path.ismount(found):
+            pytest.skip("a disk of its own is needed: mounting wants root")
+        os.chown(found, server.data.stat().st_uid, -1)
+        yield found
+
+
+async def say(database: Database, *statements: str) -> None:
+    async with database.transaction() as session:
+        for statement in statements:
+            await session.execute(text(statement))
+
+
+async def refused(database: Database, *statements: str) -> tuple[type[LedgerError], object]:
+    """What it is told as, and by which code of the server's."""
+    with pytest.raises(LedgerError) as told:
+        await say(database, *statements)
+    return type(told.value), told.value.fields.get("state")
+
+
+async def cut_short(database: Database, server: StoppableServer, end: Callable[[], Awaitable[object]]) -> object:
+    """What a statement is told that is under way when this happens."""
+    sleeping = asyncio.create_task(refused(database, "SELECT pg_sleep(60)"))
+    admin = await asyncpg.connect(server.uri)
+
+    async def runs() -> bool:
+        sought = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'SELECT pg_sleep%'"
+        return bool(await admin.fetchval(sought))
+
+    try:
+        await eventually(runs, within_s=20, every_s=0.05, what="the statement is under way")
+    finally:
+        await admin.close()
+    await end()
+    return await sleeping
+
+
+# case: O2
+# cause: 57P01, 08
+async def test_a_server_that_is_stopped_and_one_that_crashes(database: Database, server: StoppableServer) -> None:
+    for mode, told in (("fast", (errors.DatabaseNotUp, "57P01")), ("immediate", (errors.LedgerUnavailable, "08003"))):
+        found = await cut_short(database, server, lambda mode=mode: asyncio.to_thread(server.stop, mode))  # type: ignore[misc]  # its default binds
+        await asyncio.to_thread(server.start)
+        assert found == told
+        await database.stop()  # connections that are gone
+        await say(database, "SELECT 1")
+
+
+# case: O2
+# cause: XX001, XX002
+async def test_a_damaged_page_of_a_table_and_of_an_index(database: Database, server: StoppableServer) -> None:
+    await say(
+        database,
+        "CREATE TABLE heap AS SELECT generate_series(1, 1000) AS x",
+        "CREATE TABLE keyed (x integer PRIMARY KEY)",
+        "INSERT INTO keyed SELECT generate_series(1, 1000)",
+    )
+    async with database.reading() as session:
+        heap = await session.scalar(text("SELECT pg_relation_filepath('heap')"))
+        index = await session.scalar(text("SELECT pg_relation_filepath('keyed_pkey')"))
+    await database.stop()
+    await asyncio.to_thread(server.stop, "fast")
+    _overwrite(server.data / str(heap), 0, b"\xff" * PAGE_BYTES)
+    _overwrite(server.data / str(index), 1, bytes(PAGE_BYTES))  # an empty page is right, by its checksum
+    await asyncio.to_thread(server.start)
+    assert await refused(database, "SELECT * FROM heap") == (errors.LedgerCorrupt, "XX001")
+    assert await refused(database, "SELECT * FROM keyed WHERE x = 5") == (errors.LedgerCorrupt, "XX002")
+
+
+def _overwrite(path: Path, page: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(page * PAGE_BYTES)
+        file.write(content)
+
+
+# case: I2, O2
+# cause: 53100
+async def test_a_full_disk(database: Database, server: StoppableServer, disk: Path) -> None:
+    admin = await asyncpg.connect(server.uri)
+    await admin.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
+    filling = "INSERT INTO full_up SELECT repeat('x', 1000) FROM generate_series(1, 5000)"
+    found = await refused(database, "CREATE TABLE full_up (x text) TABLESPACE small", filling)
+    await admin.execute("DROP TABLESPACE small")
+    await admin.close()
+    assert found == (errors.LedgerDiskFull, "53100")
+
+
+# --- TLS ---------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def secured(server: StoppableServer, certificate: Path) -> AsyncIterator[int]:
+    """The port of a door to the server that speaks TLS, as its own build does not."""
+    socket = Path(parse_qs(urlsplit(server.uri).query)["host"][0]) / ".s.PGSQL.5432"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await reader.readexactly(SSL_REQUEST_BYTES)
+            writer.write(b"S")
+            await writer.start_tls(context)
+            its_reader, its_writer = await asyncio.open_unix_connection(str(socket))
+            await asyncio.gather(_pass_on(reader, its_writer), _pass_on(its_reader, writer))
+        writer.close()
+
+    door = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with door:
+        yield door.sockets[0].getsockname()[1]
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while piece := await reader.read(65536):
+            writer.write(piece)
+    writer.close()
+
+
+# case: O2
+# cause: DATABASE_TLS
+async def test_a_server_that_cannot_prove_who_it_is(
+    database: Database, server: StoppableServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_url(str(database.engine.url)).database
+
+    async def asked(certificate: Path, *, host: str = "127.0.0.1", trusts: Path | str | None = None) -> object:
+        monkeypatch.setenv("PGSSLROOTCERT", str(trusts or certificate))
+        async with secured(server, certificate) as port:
+            found = Database(f"postgresql+asyncpg://postgres@{host}:{port}/{name}?ssl=verify-full")
+            try:
+                await say(found, "SELECT 1")
+            except LedgerError as error:
+                return type(error), error.fields.get("state")
+            finally:
+                await found.stop()
+        return "taken"
+
+    assert await asked(OURS, host="localhost") == (
+        errors.DatabaseTlsFailed, "Hostname mismatch, certificate is not valid for 'localhost'."
+    )  # fmt: skip
+    assert await asked(OURS, trusts=certifi.where()) == (errors.DatabaseTlsFailed, "self-signed certificate")
+    assert await asked(EXPIRED) == (errors.DatabaseTlsFailed, "certificate has expired")
+    assert await asked(OURS) == "taken"
+    monkeypatch.delenv("PGSSLROOTCERT")
+    monkeypatch.setenv("HOME", str(tmp_path))  # where asyncpg looks for it otherwise
+    lost = Database(f"postgresql+asyncpg://postgres@127.0.0.1:1/{name}?ssl=verify-full")
+    kind, state = await refused(lost, "SELECT 1")
+    assert (kind, "authority" in str(state)) == (errors.DatabaseTlsFailed, True)

@@ -1,0 +1,123 @@
+"""Every field of every object of the service in turn odd: as webhook in both authenticities, as listed event, in a
+list, as the answer to a single read; on both databases. The odd one ends in a named state; its order is requested, and
+access is what the service's state says, by another path where the odd one cannot be used; and no neighbour is late,
+however many odd ones came before. `CONSUMER_TEST_HISTORIES=2000` plays so many of each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from consumer.broker import EmbeddedBroker, TopicConfig
+from consumer.ledger import Database
+from consumer.receive.authenticity import Authenticity
+from tests.hostile.every_object.household import Household, household
+from tests.hostile.every_object.objects import FIELDS, Told, happened
+from tests.sync.conftest import DELIVERIES, EVENTS
+
+NUMBER = int(os.environ.get("CONSUMER_TEST_HISTORIES", "60"))
+AT_ONCE = 50
+WITHIN_S = 60
+"""Driven seconds after which a plain one is done that came with fifty others, most of them odd; the same for the last
+as for the first."""
+HEALED_S = 300
+"""So long all odd ones together may take once another path is open, beside the walk that heals them."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the odd ones come: what the service shows oddly, which lists it has, and whether it sends webhooks."""
+
+    oddly: str
+    lists: tuple[str, ...]
+    kinds: tuple[str, ...]
+    webhooks: Authenticity | None
+
+
+_OF_EVENTS = ("order", "session", "subscription", "event")
+WAYS = {
+    "signed": Way("events", (), _OF_EVENTS, Authenticity.SIGNATURE),
+    "hint": Way("events", ("events",), _OF_EVENTS, Authenticity.API),
+    "listed": Way("events", ("events",), _OF_EVENTS, None),
+    "answer": Way("lists", ("orders", "subscriptions", "payments"), ("order", "subscription", "payment"), None),
+    "read": Way("reads", (), ("order", "session", "subscription"), Authenticity.SIGNATURE),
+}
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    found = EmbeddedBroker(tmp_path / "log.db")
+    await found.start()
+    await found.ensure_topics(
+        TopicConfig(name=name, partitions=4, retention_s=None, max_record_bytes=2**21) for name in (EVENTS, DELIVERIES)
+    )
+    yield found
+    await found.stop()
+
+
+def test_every_documented_field_comes_in_every_sort() -> None:
+    told = happened(4 * sum(map(len, FIELDS.values())), tuple(FIELDS))
+    found = {(one.odd, one.field, one.sort) for one in told if one.odd}
+    assert found == {
+        (kind, field, sort)
+        for kind, fields in FIELDS.items()
+        for field in fields
+        for sort in ("odd", "null", "missing", "twice")
+    }
+
+
+@pytest.mark.timeout(60 + 2 * NUMBER)
+@pytest.mark.parametrize("name", WAYS)
+async def test_it_ends_in_a_named_state_and_its_neighbours_are_in_time(
+    log: EmbeddedBroker, database: Database, name: str
+) -> None:
+    # case: U1, I10, I15, F1, F18, B1, B18, B22, G7
+    way = WAYS[name]
+    told = happened(NUMBER, way.kinds)
+    async with household(log, database, [way.oddly], way.lists) as house:
+        waiting, took = iter(told), list[float]()
+        while some := list(islice(waiting, AT_ONCE)):
+            took.append(await in_time(house, some, way))
+        assert await house.kept.nameless(told if way.oddly == "events" else ()) == []
+        assert await house.kept.unsaid(told if way.oddly == "reads" else ()) == []
+        odd = len(await house.kept.lacking(told))
+        house.service.oddly.clear()
+        house.service.shown = {"events", "orders", "subscriptions", "payments"}
+        await healed(house, told)
+        assert await house.kept.wrong() == []
+    print(f"\n{NUMBER} odd ones as {name}: plain ones within {max(took):.0f} s; {odd} needed another path")
+
+
+async def in_time(house: Household, some: list[Told], way: Way) -> float:
+    """They happen; driven seconds until the plain ones are done."""
+    began = house.world.clock.monotonic()
+    for one in some:
+        house.service.tell(one, house.world.clock.now())
+    for one in some:
+        if way.webhooks is not None:
+            answer = await house.webhook(one, way.webhooks)
+            assert answer == 200 or (one.odd and answer == 400), one
+    plain = [one for one in some if one.odd is None]
+    if way.oddly == "lists":
+        assert await house.walk() == await house.kept.unplaced()
+        assert await house.kept.lacking(plain) == [], "one walk, however many odd ones it meets"
+        return house.world.clock.monotonic() - began
+    while await house.kept.lacking(plain):
+        await house.round()
+        assert house.world.clock.monotonic() - began < WITHIN_S, await house.kept.lacking(plain)
+    return house.world.clock.monotonic() - began
+
+
+async def healed(house: Household, told: list[Told]) -> None:
+    """Another path is open: what is odd in one place is plain in another."""
+    began = house.world.clock.monotonic()
+    await house.walk()
+    while await house.kept.lacking(told) or await house.kept.wrong():
+        await house.round()
+        late = house.world.clock.monotonic() - began > HEALED_S
+        assert not late, (await house.kept.lacking(told), await house.kept.wrong())
