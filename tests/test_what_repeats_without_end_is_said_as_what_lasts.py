@@ -45,7 +45,8 @@ EVENTS = {
     "once for a record, which is kept, put aside or read no further": {
         "asked_again", "dead_letter_too_large", "deliveries_not_confirmed", "delivery_differs_from_record",
         "event_breaks_its_transaction", "event_cannot_be_stored", "event_too_large", "late_event_brought",
-        "missing_here_given_up", "object_unreadable", "order_without_merchants_id", "other_body_of_a_known_event",
+        "listed_record_broke_its_reading", "missing_here_given_up", "object_unreadable", "order_without_merchants_id",
+        "other_body_of_a_known_event",
         "paid_order_held", "paid_order_unidentified", "read_of_unknown_kind", "record_broke_its_reading",
         "requested_order_unreadable", "revocations_stopped", "subscription_unreadable", "unknown_enum",
         "unmapped_price", "unresolved_subscriber", "batch_taken_singly",
@@ -130,6 +131,6 @@ def test_who_holds_a_lasting_itself_is_known() -> None:
         if any(isinstance(node, ast.Call) and _name(node) == LASTING for node in ast.walk(ast.parse(path.read_text())))
     }
     assert holders == {
-        "consumer/app/heartbeat.py", "consumer/app/log_watch.py", "consumer/payments/transport.py",
+        "consumer/app/alarms/log_watch.py", "consumer/app/heartbeat.py", "consumer/payments/transport.py",
         "consumer/runtime/loop.py", "consumer/telemetry/logs.py",
     }  # fmt: skip

@@ -300,15 +300,15 @@ class App:
         self.internal_url = await self._listen(runner, self.settings.internal_host, self.settings.internal_port)
 
     async def _watch_business(self, stop: asyncio.Event) -> None:
-        from consumer.app.accounting import Accounting
-        from consumer.app.unfulfilled import watch_unfulfilled
+        from consumer.app.alarms.accounting import Accounting
+        from consumer.app.alarms.ledger_figures import watch_ledger_figures
 
         if await self._persist(self._require_schema, self._ledger_away, stop):
             names = [application.name for application in self.settings.applications]
             room = self.settings.unproved_max_bytes
             accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
             async with asyncio.TaskGroup() as group:
-                group.create_task(watch_unfulfilled(self.database, self.metrics, self.clock, stop, room))
+                group.create_task(watch_ledger_figures(self.database, self.metrics, self.clock, stop, room))
                 group.create_task(accounting.run(stop))
 
     async def receive(self, *, shares_port: bool = False) -> None:
@@ -362,7 +362,7 @@ class App:
         """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
         from consumer.app.give_up import leave
         from consumer.app.options import BUILT_IN
-        from consumer.app.taking import note_taken
+        from consumer.app.upkeep.taking import note_taken
         from consumer.ledger.engine.grants import Grants
         from consumer.ledger.handling import handlers
         from consumer.work.build import build_worker
@@ -436,11 +436,11 @@ class App:
 
     async def sync(self) -> None:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
-        from consumer.app.log_watch import LogWatch
+        from consumer.app.alarms.log_watch import LogWatch
         from consumer.app.options import BUILT_IN
-        from consumer.app.retention import Retention
-        from consumer.app.sealing import seal_trail
         from consumer.app.sync_parts import sync_policy
+        from consumer.app.upkeep.retention import Retention
+        from consumer.app.upkeep.sealing import seal_trail
         from consumer.ledger.engine.grants import Grants
         from consumer.sync.api import ApplicationApi
         from consumer.sync.role import Sync

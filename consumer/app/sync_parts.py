@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from consumer.settings import Settings
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.confirm.stage import ConfirmPolicy
+from consumer.sync.confirm.policy import ConfirmPolicy
 from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.role import SyncPolicy
 

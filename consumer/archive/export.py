@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from consumer.archive.filling import Filling, portions
+from consumer.archive.filling import Filling, by_size
 from consumer.archive.prune import FILE_BYTES, FILE_EVENTS, Pruned
 from consumer.clock import Clock
 from consumer.ledger import Database
@@ -24,7 +24,7 @@ async def export(database: Database, folder: Path, *, clock: Clock, written_by: 
             while not is_over and file.events < FILE_EVENTS and file.bytes < FILE_BYTES:
                 async with database.reading() as session:
                     part = await stretch(session, after, None)
-                for portion in portions(part.settled):
+                for portion in by_size(part.settled):
                     await file.add(database, portion)
                 is_over, after = part.until is None, part.until or after
             if is_over:

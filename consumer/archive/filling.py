@@ -64,7 +64,7 @@ class Filling:
             await asyncio.to_thread(self._file.drop)
 
 
-def portions(events: Sequence[Sized]) -> Iterator[Sequence[Sized]]:
+def by_size(events: Sequence[Sized]) -> Iterator[Sequence[Sized]]:
     """The same events, as many at once as memory, or a transaction, is meant to hold. Pure."""
     portion: list[Sized] = []
     size = 0

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import orjson
 
 from consumer.archive.file import read
-from consumer.archive.filling import Filling, portions
+from consumer.archive.filling import Filling, by_size
 from consumer.clock import Clock
 from consumer.ledger import Database, audit
 from consumer.ledger.archiving import bodies
@@ -109,7 +109,7 @@ class Prune:
         found = Pruned()
         while file.events < self._file_events and file.bytes < FILE_BYTES:
             part = await self._gently(self._stretch(after, before))
-            for portion in portions(part.settled):
+            for portion in by_size(part.settled):
                 await self._gently(file.add(self._database, portion))
             found += _of(part)
             if part.until is None:
@@ -124,7 +124,7 @@ class Prune:
     async def _take_out(self, path: Path) -> int:
         """Only what was read back from the file, by the hash it has there. Raises ArchiveInvalid."""
         taken = 0
-        for portion in portions(await asyncio.to_thread(verified, path)):
+        for portion in by_size(await asyncio.to_thread(verified, path)):
             self._may_go_on()
             hashes = {one.name: one.sha256 for one in portion if one.sha256 is not None}
             taken += await self._gently(self._take_portion(path.name, hashes))

@@ -12,7 +12,7 @@ import orjson
 
 from consumer.errors import ArchiveInvalid
 from consumer.ledger import Database
-from consumer.ledger.trail import taking
+from consumer.ledger.trail import importing
 from consumer.ledger.trail.chain import FORMAT
 from consumer.ledger.trail.verification import LINE_MAX, Verified, verified
 
@@ -35,19 +35,19 @@ async def bring_trail(database: Database, path: Path) -> Verified:
         if found.fault is not None:
             raise ArchiveInvalid(f"not as it was written: {found.fault}", file=path.name)
         async with database.transaction() as session:
-            if await taking.is_there(session, found.entries, found.hash):
+            if await importing.is_there(session, found.entries, found.hash):
                 return found
-            await taking.require_none(session)
+            await importing.require_none(session)
             documents = _documents(path)
             while portion := await asyncio.to_thread(lambda: list(islice(documents, AT_ONCE))):
                 entries = [one for one in portion if "hash" in one]
                 plans = [one["plan"] for one in portion if "plan" in one]
                 if entries:
-                    await taking.take_entries(session, entries)
+                    await importing.take_entries(session, entries)
                 if plans:
-                    await taking.take_plans(session, plans)
-            await taking.stand(session)
-            await taking.go_on(session, found.entries, found.hash)
+                    await importing.take_plans(session, plans)
+            await importing.stand(session)
+            await importing.go_on(session, found.entries, found.hash)
     except OSError as error:
         raise ArchiveInvalid("the file cannot be read", file=path.name, cause=error.strerror) from error
     return found

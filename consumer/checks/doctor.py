@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from consumer.broker import TopicReport
-from consumer.checks.arrival import HOST_SKEW, TestEventArrival
+from consumer.checks.awaited_test_event import HOST_SKEW, AwaitedTestEvent
 from consumer.checks.discovery import Proposal, listed_order, propose
 from consumer.clock import Clock
 from consumer.errors import ConsumerError
@@ -208,7 +208,7 @@ async def follow_test_event(api: ApplicationApi, database: Database, clock: Cloc
     except PaymentsError as error:
         return Check(name="test event", grade=Grade.FAIL, text=error.line())
     event_id = first(answer.raw, api.locators.id)
-    arrival = TestEventArrival(api, database, event_id if isinstance(event_id, str) else None, began)
+    arrival = AwaitedTestEvent(api, database, event_id if isinstance(event_id, str) else None, began)
     deadline = clock.monotonic() + within_s
     while clock.monotonic() < deadline:
         place = await arrival.look()

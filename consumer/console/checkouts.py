@@ -10,8 +10,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console.vocabulary import amount_problem
-from consumer.console.words import say
+from consumer.console.operators.vocabulary import amount_problem
+from consumer.console.operators.words import say
 from consumer.errors import TermsDiffer, UsageError
 from handlers.access.links import link
 from handlers.fulfilment.order import Registration

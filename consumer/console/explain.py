@@ -16,10 +16,10 @@ from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
+from consumer.console.alarms.unread import NO_CREDENTIALS
 from consumer.console.cure import command, release
 from consumer.console.event_view import place_in, traces_of
 from consumer.console.timeline import timeline, wait_of, waits_of
-from consumer.console.unread import NO_CREDENTIALS
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
 from consumer.errors import NotFound
 from consumer.ledger.handling import lanes

@@ -22,10 +22,10 @@ from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
+from consumer.console.alarms.queues import KINDS, findings, queues
 from consumer.console.answers import answer, bearer, errors, guard
 from consumer.console.checkouts import parse, register_checkout
 from consumer.console.event_view import event_view
-from consumer.console.queues import KINDS, findings, queues
 from consumer.console.views import access_view, order_view, subscription_view
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, processes

@@ -12,7 +12,7 @@ from sqlalchemy import Table, and_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among
-from consumer.console.queues import KINDS, TABLES
+from consumer.console.alarms.queues import KINDS, TABLES
 from consumer.ledger.audit import by_handler
 from consumer.ledger.tables import AuditRow, DeadLetterRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
 

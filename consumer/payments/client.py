@@ -79,7 +79,7 @@ class PaymentsClient(Resources):
         budget: Budget | None = None,
         priority: Priority = Priority.LIVE,
         session: aiohttp.ClientSession | None = None,
-        timeout_s: float = 15.0,
+        timeout_s: float = 10.0,
         key_store: IdempotencyKeys | None = None,
         on_attempt: Callable[[Attempt], None] | None = None,
         on_circuit: Callable[[CircuitState], None] | None = None,

@@ -124,7 +124,7 @@ class Transport:
         budget: Budget,
         circuit: CredentialCircuit,
         session: aiohttp.ClientSession | None = None,
-        timeout_s: float = 15.0,
+        timeout_s: float = 10.0,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         on_attempt: Callable[[Attempt], None] | None = None,
         chance: Callable[[], float] = random.random,

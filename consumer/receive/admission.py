@@ -21,7 +21,7 @@ USUAL_BYTES: Final = 4096
 """A webhook of usual size, at most."""
 
 
-class Arrival:
+class ArrivingBody:
     """A body that still arrives: how much of it is here, and until when its next part is waited for."""
 
     def __init__(self, remote: str, timeout_s: float, min_bytes_per_s: int) -> None:
@@ -65,20 +65,20 @@ class Admission:
         self._max_bytes = max_bytes
         self._usual_bytes = max(1, min(USUAL_BYTES, max_bytes // 100))
         self._worked_on = 0
-        self._arrivals: dict[Arrival, None] = {}
+        self._arriving: dict[ArrivingBody, None] = {}
         self.held_bytes = 0
         self.displaced = 0
 
     @property
     def arriving(self) -> int:
         """Bodies that still arrive."""
-        return len(self._arrivals)
+        return len(self._arriving)
 
     @property
     def is_full(self) -> bool:
         """Whether the next webhook would be refused, however quickly it came: no place, or no room for one of usual
         size, even if all that still arrive gave way."""
-        staying = self.held_bytes - sum(one.size for one in self._arrivals)
+        staying = self.held_bytes - sum(one.size for one in self._arriving)
         return not self._has_place or staying + self._usual_bytes > self._max_bytes
 
     @property
@@ -100,30 +100,30 @@ class Admission:
             self.held_bytes -= size
 
     @contextmanager
-    def arrival(self, remote: str, timeout_s: float, min_bytes_per_s: int) -> Iterator[Arrival]:
+    def arriving_body(self, remote: str, timeout_s: float, min_bytes_per_s: int) -> Iterator[ArrivingBody]:
         """A body that begins to arrive; what of it came is held until the block ends."""
-        if len(self._arrivals) >= self._max_requests:
-            self._displace(self._greediest(Counter(one.remote for one in self._arrivals)))
-        found = Arrival(remote, timeout_s, min_bytes_per_s)
-        self._arrivals[found] = None
+        if len(self._arriving) >= self._max_requests:
+            self._displace(self._greediest(Counter(one.remote for one in self._arriving)))
+        found = ArrivingBody(remote, timeout_s, min_bytes_per_s)
+        self._arriving[found] = None
         try:
             yield found
         finally:
             self._leave(found)
 
-    def grow(self, arrival: Arrival, size: int) -> None:
+    def grow(self, body: ArrivingBody, size: int) -> None:
         """So many bytes more arrived. Raises Refused when it is this body that has to give way."""
-        self._make_room(size, arrival)
-        if arrival.gave_way:
+        self._make_room(size, body)
+        if body.gave_way:
             raise Refused(BUSY, "the body gave way to others")
         self.held_bytes += size
-        arrival.size += size
-        arrival.postpone()
+        body.size += size
+        body.postpone()
 
-    def _make_room(self, size: int, wanted_by: Arrival | None) -> None:
+    def _make_room(self, size: int, wanted_by: ArrivingBody | None) -> None:
         while self.held_bytes + size > self._max_bytes:
             by_remote: Counter[str] = Counter()
-            for one in self._arrivals:
+            for one in self._arriving:
                 by_remote[one.remote] += one.size
             if wanted_by is not None:
                 by_remote[wanted_by.remote] += size
@@ -134,16 +134,16 @@ class Admission:
             if victim is wanted_by:
                 return
 
-    def _greediest(self, by_remote: Counter[str]) -> Arrival:
+    def _greediest(self, by_remote: Counter[str]) -> ArrivingBody:
         [(remote, _)] = by_remote.most_common(1)
-        return next(one for one in self._arrivals if one.remote == remote)
+        return next(one for one in self._arriving if one.remote == remote)
 
-    def _displace(self, arrival: Arrival) -> None:
+    def _displace(self, body: ArrivingBody) -> None:
         self.displaced += 1
-        self._leave(arrival)
-        arrival.give_way()
+        self._leave(body)
+        body.give_way()
 
-    def _leave(self, arrival: Arrival) -> None:
-        if self._arrivals.pop(arrival, arrival) is None:
-            self.held_bytes -= arrival.size
-            arrival.size = 0
+    def _leave(self, body: ArrivingBody) -> None:
+        if self._arriving.pop(body, body) is None:
+            self.held_bytes -= body.size
+            body.size = 0

@@ -8,7 +8,7 @@ import zlib
 from aiohttp import ClientPayloadError, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from consumer.receive.admission import Admission, Arrival
+from consumer.receive.admission import Admission, ArrivingBody
 from consumer.receive.answers import BROKEN_BODY, BUSY, TOO_LARGE, WRONG_ENCODING, Refused
 
 GZIP = 16 + zlib.MAX_WBITS
@@ -41,23 +41,25 @@ def whole_body(request: web.BaseRequest, max_bytes: int) -> bytes | None:
     return _unpacked(request, body, max_bytes)
 
 
-async def streamed_body(request: web.BaseRequest, max_bytes: int, admission: Admission, arrival: Arrival) -> bytes:
+async def streamed_body(
+    request: web.BaseRequest, max_bytes: int, admission: Admission, arriving: ArrivingBody
+) -> bytes:
     """The body, decompressed, as it comes. Never holds more than `max_bytes` of it, compressed or not.
 
     Raises Refused: too large, not there in time, displaced by others, broken on the way, or in a coding we do not know.
     """
     parts: list[bytes] = []
     try:
-        async with arrival.limit():
+        async with arriving.limit():
             if "Expect" in request.headers:
                 await _invite(request)
             while part := await request.content.readany():
-                if arrival.size + len(part) > max_bytes:
+                if arriving.size + len(part) > max_bytes:
                     raise Refused(TOO_LARGE, "the body is over the limit")
-                admission.grow(arrival, len(part))
+                admission.grow(arriving, len(part))
                 parts.append(part)
     except TimeoutError as error:
-        if arrival.gave_way:
+        if arriving.gave_way:
             raise Refused(BUSY, "the body gave way to others") from error
         raise Refused(BROKEN_BODY, "the body did not arrive in time") from error
     except BROKEN as error:

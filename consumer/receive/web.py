@@ -185,8 +185,10 @@ class Receiver:
         body = whole_body(request, limits.max_body_bytes)
         if body is not None:
             return body
-        with self._admission.arrival(request.remote or "", limits.body_timeout_s, limits.min_bytes_per_s) as arrival:
-            return await streamed_body(request, limits.max_body_bytes, self._admission, arrival)
+        with self._admission.arriving_body(
+            request.remote or "", limits.body_timeout_s, limits.min_bytes_per_s
+        ) as arriving:
+            return await streamed_body(request, limits.max_body_bytes, self._admission, arriving)
 
     async def _taken(self, headers: Mapping[str, str], endpoint: Endpoint, body: bytes) -> Answer:
         """Decide what becomes of the body and wait until the broker has it for good (cases I1, I2)."""

@@ -46,7 +46,7 @@ PORTION: Final = 400
 
 
 @dataclass(frozen=True)
-class Step:
+class ReplayProgress:
     """How far it is: items that were taken, of how many; seconds left at this pace, None while nobody can tell."""
 
     done: int
@@ -137,7 +137,13 @@ class Apply:
         return [] if row is None else sorted(paused & orjson.loads(row.predicted).get("effects", {}).keys())
 
     async def run(
-        self, plan_id: str, *, by: str, reason: str, max_age: timedelta, told: Callable[[Step], None] = lambda _: None
+        self,
+        plan_id: str,
+        *,
+        by: str,
+        reason: str,
+        max_age: timedelta,
+        told: Callable[[ReplayProgress], None] = lambda _: None,
     ) -> Applied:
         """Begin the plan, or go on with it, to its end.
 
@@ -195,7 +201,7 @@ class Apply:
 
     # --- send --------------------------------------------------------------------------------------------------
 
-    async def _send_all(self, plan_id: str, told: Callable[[Step], None]) -> PlanStatus:
+    async def _send_all(self, plan_id: str, told: Callable[[ReplayProgress], None]) -> PlanStatus:
         """A portion, until all that comes of it is done; then the next. Returns how the plan stands at the end."""
         portion: Sequence[EventRow] = ()
         sent: Sequence[EventRow] = ()
@@ -209,7 +215,7 @@ class Apply:
                 return look.status
             left = self._left(look)
             left_s = self._pace.left_s(left) if left < left_before else None
-            told(Step(look.total - left, look.total, left_s))
+            told(ReplayProgress(look.total - left, look.total, left_s))
             if (left, look.due + look.at_work) != last:
                 last, news_at = (left, look.due + look.at_work), self._clock.monotonic()
             if look.is_quiet and not portion:

@@ -123,7 +123,7 @@ class Rebuild:
             ran = self._ran(past.handled(beside, application, names, noted=True), application)
             spoken = _spoken(past.spoken(beside, application, self._at_once), application)
             others = self._ran(past.handled(beside, application, names, noted=False), application)
-            async for some in _portions(in_order(_by_place(ran, spoken), others)):
+            async for some in _with_bodies_together(in_order(_by_place(ran, spoken), others)):
                 bodies = await events.load(session, [(application, one.event_id) for one in some])
                 await play.all(some, {event_id: event for (_, event_id), event in bodies.items()})
         await play.told.close()
@@ -267,7 +267,7 @@ async def _by_place(*streams: AsyncIterator[Step]) -> AsyncIterator[Step]:
         heads = [(one, await anext(one, None) if one is stream else first) for one, first in heads]
 
 
-async def _portions(steps: AsyncIterator[Step]) -> AsyncIterator[list[Step]]:
+async def _with_bodies_together(steps: AsyncIterator[Step]) -> AsyncIterator[list[Step]]:
     """As many at once as memory is meant to hold with their bodies."""
     portion: list[Step] = []
     async for step in steps:

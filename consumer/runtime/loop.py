@@ -66,11 +66,10 @@ class StageFailure:
 
 
 class Stage(ABC):
-    """Does its step again and again. `wake` cuts the wait for the next one; `failure`: what holds it up."""
+    """Does its step again and again. `failure`: what holds it up."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._clock = clock
-        self.wake = asyncio.Event()
         self.failure = StageFailure(name)
 
     @abstractmethod
@@ -81,7 +80,6 @@ class Stage(ABC):
         """Until `stop`. A failing step never ends the stage: it is said once and tried again with growing waits. At
         `stop` a step under way gets STOP_GRACE_S seconds, then it is cancelled."""
         while not stop.is_set():
-            self.wake.clear()
             began_s = self._clock.monotonic()
             try:
                 wait_s = await _until(self._step, stop)
@@ -93,7 +91,22 @@ class Stage(ABC):
                     return
                 self.failure.well()
                 wait_s = until_tick(self._clock, wait_s)
-            await rest(self._clock, wait_s, stop, self.wake)
+            await self._rest(wait_s, stop)
+
+    async def _rest(self, seconds: float, stop: asyncio.Event) -> None:
+        await rest(self._clock, seconds, stop)
+
+
+class WokenStage(Stage):
+    """A stage that others of this process have work for: to set `wake` cuts the wait for the next step."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(name, clock)
+        self.wake = asyncio.Event()
+
+    async def _rest(self, seconds: float, stop: asyncio.Event) -> None:
+        await rest(self._clock, seconds, stop, self.wake)
+        self.wake.clear()
 
 
 async def _until(step: Callable[[], Coroutine[Any, Any, float]], stop: asyncio.Event) -> float | None:

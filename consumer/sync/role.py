@@ -30,8 +30,9 @@ from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.canary.stage import EVERY_S, Canary
-from consumer.sync.confirm.hints import GROUP, MAX_BYTES, HintConsumer
-from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
+from consumer.sync.confirm.hints import GROUP, HintConsumer
+from consumer.sync.confirm.policy import MAX_BYTES, ConfirmPolicy
+from consumer.sync.confirm.stage import Confirm
 from consumer.sync.health.gauges import LeaderGauges
 from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity

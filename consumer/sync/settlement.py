@@ -1,4 +1,5 @@
-"""Settlement: the one place where a hint is settled by the event that the service returned for it (cases I15, I16, B4).
+"""Settlement: the one place where a hint ends: by the event that the service returned for it, or in quarantine where
+it returned none, or none that can be published (cases I15, I16, B4).
 
 `confirm` asks for the events of hints, `backfill` meets them in the list; both settle here, and both leave here what
 the other has to know: which ids were published a short while ago, and when a webhook came that proved to be real.
@@ -11,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import Delivery, Event
 from consumer.ledger.reading import hints as ledger_hints
@@ -25,7 +27,10 @@ LOG = structlog.get_logger()
 
 BESIDE_MAX: Final = 20
 """Other bodies of the events of a batch that are compared with the record; all are kept and counted."""
-SKEW: Final = timedelta(minutes=5)  # between the clock of who receives and ours
+BESIDE_MARGIN: Final = timedelta(minutes=5)
+"""A body that was kept so long before the hint came still counts as come while it waited. It covers what hosts' clocks
+differ by (5 s) with much to spare, also where a clock is wrong: too wide compares a body that was compared before, too
+narrow would leave a forged one uncompared."""
 
 
 class Settlement:
@@ -75,6 +80,25 @@ class Settlement:
             self.differs(delivery, known[str(delivery.event_id)])
         return refused
 
+    async def give_up(self, event_ids: Sequence[str], reasons: Mapping[str, Reason]) -> int:
+        """The service confirmed none of these: their hints go to quarantine, each for its reason (`not_confirmed` where
+        none is given). Returns how many there were. Raises LedgerError."""
+        async with self._app.database.transaction() as session:
+            denied = await ledger_hints.of_events(session, self._app.name, event_ids)
+            kept = [(ledger_hints.as_delivery(one), reasons.get(one.event_id, Reason.NOT_CONFIRMED)) for one in denied]
+            await quarantine.put(session, kept, self._app.clock.now())
+            await self._drop(session, event_ids)
+        for _, reason in kept:
+            self._app.metrics.quarantined.labels(self._app.name, reason).inc()
+        return len(kept)
+
+    async def leave_out(self, refused: Sequence[Event]) -> None:
+        """The topic takes none of these, which `settle` returned: no hint waits for them any more, and nobody tries
+        again soon. Raises LedgerError."""
+        self.published.add([event.id for event in refused])
+        async with self._app.database.transaction() as session:
+            await self._drop(session, [event.id for event in refused])
+
     def differs(self, delivery: Delivery, event: Event, *, kept: str | None = None) -> bool:
         """Whether a delivery states something else than the service does: counted and logged, never what it states.
         `kept`: where its body is, if it is known."""
@@ -102,7 +126,7 @@ class Settlement:
         agreeing = [hints[event_id] for event_id, differs in judged.items() if not differs]
         others = [hints[event_id] for event_id, differs in judged.items() if differs]
         async with self._app.database.transaction() as session:
-            await ledger_hints.drop(session, [(self._app.name, event_id) for event_id in sorted(hints)])
+            await self._drop(session, sorted(hints))
             await ledger_hints.remember(session, agreeing)
             beside = await quarantine.other_bodies(session, self._app.name, sorted(judged), BESIDE_MAX)
             there = {one.id for one in await ledger_hints.differing(session, others)}
@@ -113,7 +137,10 @@ class Settlement:
         received_at = max(one.received_at for one in hints.values())
         self.heard_at = max(received_at, self.heard_at or received_at)
         self.compared.add([other_body(hints[event_id]).id for event_id in judged])
-        came = [row for row in beside if row.created_at >= hints[str(row.event_id)].received_at - SKEW]
+        came = [row for row in beside if row.created_at >= hints[str(row.event_id)].received_at - BESIDE_MARGIN]
         new = [quarantine.as_delivery(row) for row in came if row.delivery_id not in self.compared]
         self.compared.add([one.id for one in new])
         return new
+
+    async def _drop(self, session: AsyncSession, event_ids: Sequence[str]) -> None:
+        await ledger_hints.drop(session, [(self._app.name, event_id) for event_id in event_ids])

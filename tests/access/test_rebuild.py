@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Table, select
 
-from consumer.app.rebuilding import HONOURS, registered
-from consumer.console import subjects
+from consumer.app.commands.rebuilding import HONOURS, registered
 from consumer.console.checkouts import ACTOR, REGISTERED, Checkout, write_checkout
-from consumer.console.words import say
+from consumer.console.operators import subjects
+from consumer.console.operators.words import say
 from consumer.errors import RebuildDiffers
 from consumer.events import Event, Trust
 from consumer.ledger import Database

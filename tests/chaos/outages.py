@@ -21,7 +21,7 @@ from sqlalchemy import text
 
 from consumer.sandbox import DEFAULT_WEBHOOK_SECRET
 from consumer.settings import Authenticity
-from consumer.sync.confirm.hints import MAX_HINTS
+from consumer.sync.confirm.policy import MAX_HINTS
 from tests.chaos.campaign import Outcome
 from tests.chaos.hour import Hour, Passed, live_through
 from tests.promises.deployment import Deployment, deployment, started

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from consumer.errors import BrokerUnavailable
-from consumer.sync.confirm.hints import MAX_HINTS
+from consumer.sync.confirm.policy import MAX_HINTS
 from tests.chaos import __main__ as drill
 from tests.chaos import outages
 from tests.chaos.campaign import Outcome

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from consumer.checks import arrival, doctor
-from consumer.checks.arrival import HOST_SKEW, is_test
+from consumer.checks import awaited_test_event, doctor
+from consumer.checks.awaited_test_event import HOST_SKEW, is_test
 from consumer.checks.doctor import Grade
 from consumer.events import Locators
 from consumer.ledger import Database
@@ -88,7 +88,7 @@ async def test_a_delivery_counts_as_far_back_as_clocks_may_differ(
 ) -> None:
     # case: U8, U18
     await came(world.database, NOW - HOST_SKEW - timedelta(seconds=early_s), TEST_BODIES[0], where)
-    sought = arrival.TestEventArrival(world.api, world.database, None, NOW)
+    sought = awaited_test_event.AwaitedTestEvent(world.api, world.database, None, NOW)
     assert await sought.look() == (WHERE[where] if counts else None)
 
 
@@ -96,7 +96,7 @@ async def test_of_several_others_the_first_that_was_seen_is_named(world: World) 
     # case: U18
     await came(world.database, NOW, REAL_BODY, "quarantine", "evt_1")
     await came(world.database, NOW, REAL_BODY, "webhook", "evt_2")
-    sought = arrival.TestEventArrival(world.api, world.database, None, NOW)
+    sought = awaited_test_event.AwaitedTestEvent(world.api, world.database, None, NOW)
     assert (await sought.look(), await sought.look(), sought.other) == (None, None, "in quarantine")
     await came(world.database, NOW, TEST_BODIES[0], "hint")
     assert await sought.look() == "waits to be confirmed", "however many others came before"

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from consumer.broker import EmbeddedBroker
-from consumer.cli.looking.room import MIB, Room, judge_room, rooms
+from consumer.cli.looking.disks import MIB, Disk, disks, judge_disk
 from consumer.cli.looking.status_finding import Grade
 from consumer.errors import LedgerDiskReadOnly, LogDiskReadOnly
 from consumer.ledger import Database
@@ -33,7 +33,7 @@ GIB = 1024 * MIB
     ],
 )
 def test_by_what_is_left(free: int, total: int, grades: list[Grade]) -> None:
-    found = judge_room(Room(path=Path("data/consumer.db"), code="ledger_disk_full", free=free, total=total))
+    found = judge_disk(Disk(path=Path("data/consumer.db"), code="ledger_disk_full", free=free, total=total))
     assert [one.grade for one in found] == grades
     assert all(one.code == "ledger_disk_full" and "MiB left" in one.text for one in found)
 
@@ -60,7 +60,7 @@ async def test_one_that_is_read_only_is_named_by_status_and_by_who_opens_a_file_
         log.touch()
         remount(ledger.parent, writable=False)
         settings = load_settings({"SVC_BASE_URL": "http://127.0.0.1:9", **places}, Role.OPERATE)
-        found = [finding for room in rooms(settings) for finding in judge_room(room)]
+        found = [finding for disk in disks(settings) for finding in judge_disk(disk)]
         told = [(one.grade, one.code) for one in found]
         assert told == [(Grade.STUCK, "ledger_disk_read_only"), (Grade.STUCK, "log_disk_read_only")]
         assert all("mount it writable" in one.text for one in found)
@@ -80,7 +80,7 @@ async def test_one_that_is_read_only_is_named_by_status_and_by_who_opens_a_file_
 def test_of_files_that_are_there(tmp_path: Path) -> None:
     def found(**environ: str) -> list[str]:
         settings = load_settings({"SVC_BASE_URL": "http://127.0.0.1:9", **environ}, Role.OPERATE)
-        return [one.code for one in rooms(settings) if 0 < one.free < one.total]
+        return [one.code for one in disks(settings) if 0 < one.free < one.total]
 
     ledger, log = tmp_path / "consumer.db", tmp_path / "log.db"
     places = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}", "CONSUMER_BROKER_URL": f"embedded:{log}"}

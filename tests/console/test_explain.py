@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from consumer.console.alarms.unread import Unread, is_read, unread
 from consumer.console.answers import answer
 from consumer.console.cure import command
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
-from consumer.console.unread import Unread, is_read, unread
-from consumer.console.words import say
+from consumer.console.operators.words import say
 from consumer.errors import NotFound
 from consumer.ledger import Database, leases
 from consumer.ledger.handling import runs

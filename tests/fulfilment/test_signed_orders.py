@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from consumer.console.unfulfilled import unfulfilled
+from consumer.console.alarms.unfulfilled import unfulfilled
 from consumer.errors import ConsumerError
 from consumer.events import Source, Trust
 from consumer.plugin import Event

@@ -59,7 +59,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "handlers/fulfilment/*",
         ("tests/fulfilment", "tests/hostile/test_what_is_paid_is_compared_with_the_newest_registration.py"),
     ),
-    ("handlers/books.py", ("tests/invariants",)),
+    ("handlers/books.py", ("tests/console/invariants",)),
     ("handlers/*", ("tests/access", "tests/fulfilment")),
 )
 DECISIVE = (

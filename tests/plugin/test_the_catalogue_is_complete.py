@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumer.console.vocabulary import WORDS
+from consumer.console.operators.vocabulary import WORDS
 from consumer.errors import PayloadUnexpected
 from consumer.payload import known_types, nearest_type, payload_class
 from consumer.plugin import Event, FulfilmentRequested, declared

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from consumer.console.queues import queues
+from consumer.console.alarms.queues import queues
 from consumer.sandbox import SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
 from tests.promises.deployment import Deployment, deployment, embedded, started

@@ -4,6 +4,7 @@ nobody has begun. `tests/cases.toml` is the catalogue: a sentence each."""
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_every_case_has_a_sentence_and_a_priority() -> None:
     assert {case.id for case in catalogue().values() if case.id[0] != "U"} == ids(*PRIORITIES)
     assert [case.id for case in catalogue().values() if not 20 <= len(case.sentence) <= 120] == []
     assert len(ids("P0")) > 150
+
+
+def test_no_case_has_two_priorities() -> None:
+    """A case of another group's letter would take the place of its namesake unseen."""
+    groups = tomllib.loads((ROOT / "tests" / "cases.toml").read_text())
+    del groups["not_begun"]
+    assert [id_ for group, cases in groups.items() for id_ in cases if id_[0] != group] == []
 
 
 def test_a_case_can_be_looked_up(capsys: pytest.CaptureFixture[str]) -> None:

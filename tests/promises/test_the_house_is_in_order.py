@@ -20,12 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES_MOST = 20
 FILES_WANTED = 12
 CROWDED = {
-    "consumer/app",
-    "consumer/console",
     "consumer/decisions",  # a shelf of records
     "consumer/payments",
     "consumer/sandbox/engine",  # a file per noun of the service
     "consumer/testing",
+    "tests/contract/ledger/handling",  # a promise a file, of the tables that every role writes
     "tests/promises",
     "tests/sync",
 }
@@ -39,10 +38,39 @@ LONG = {
 }
 """Pages that are over a bound, and why."""
 
+CELL_WORDS_MOST = 40
+"""A cell that says more is text, or two rows."""
+
 CLASS_LINES_MOST = 200
 SYNC = ("sync", "lists", "runtime", "checks")
 """What reads the service, and what it stands on."""
 
+OF_TESTS_ONLY = {
+    "chaos", "contract", "crash", "deploy", "drills", "faults", "hostile", "mutants", "promises",  # through the whole
+    "payments/against_sandbox", "payments/budget", "payments/writes", "receive/refused", "receive/telling",
+    "sandbox/pages",
+    "work/execution/blocking", "work/loading", "work/rounds", "work/telling",  # rooms for one floor's files
+}  # fmt: skip
+"""Folders of tests that mirror none of the code's, and why (decision 24)."""
+
+SQL_FROM = ("sqlalchemy", "sqlmodel", "consumer.columns")
+SAYS_SQL = {"select", "text", "union", "union_all", "exists", "values", "bindparam"}
+WRITES_SQL = {"insert", "update", "delete", "insert_into"}
+MAY_READ = {
+    "consumer/console": "its questions are about the ledger's tables and a plugin's; only a face knows both",
+    "consumer/testing": "the tables of the plugin under test",
+    "consumer/work/execution/savepoint.py": "whether a transaction still takes statements",
+}
+MAY_WRITE = {
+    "consumer/ledger": "its own tables",
+    "consumer/columns.py": "an insert on both databases",
+    "consumer/plugin": "what a plugin writes with, and sends often",
+    "consumer/testing/onwards.py": "a due time comes sooner",
+    "handlers": "a plugin's own tables",
+}
+"""Who may hold SQL, and why (decision 23)."""
+
+ROOTS = ("consumer", "handlers")
 UNNAMED = {"__init__.py", "__main__.py"}
 TABLE_HEAD = re.compile(r"\|.*\n\|(?: ?:?-+:? ?\|)+")
 STEP = re.compile(r"^\d+\. `([^`]+)` `([^`]+)`: ", re.MULTILINE)
@@ -126,6 +154,14 @@ def test_every_table_has_its_head(path: str) -> None:
     assert [table for table in tables if not TABLE_HEAD.match(table)] == []
 
 
+@pytest.mark.parametrize("path", readmes())
+def test_a_cell_of_a_table_is_no_text(path: str) -> None:
+    text = re.sub(r"```.*?```", "", (ROOT / path).read_text(), flags=re.DOTALL)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [cell for row in rows for cell in re.split(r"(?<!\\)\|", row)]
+    assert [cell for cell in cells if len(cell.split()) > CELL_WORDS_MOST] == []
+
+
 def test_no_class_of_sync_is_long() -> None:
     long = [
         f"{path}: {node.name}"
@@ -135,6 +171,36 @@ def test_no_class_of_sync_is_long() -> None:
         if isinstance(node, ast.ClassDef) and (node.end_lineno or 0) - node.lineno >= CLASS_LINES_MOST
     ]
     assert long == []
+
+
+def test_a_folder_of_tests_mirrors_one_of_the_code() -> None:
+    folders = {str(path.parent.relative_to("tests")) for path in files() if re.match(r"tests/.*/test_", str(path))}
+    code = {str(parent) for path in files() for parent in path.parents}
+    odd = {one for one in folders if not code & {f"{root}/{one.removeprefix('contract/')}" for root in ROOTS}}
+    assert {one for one in odd if not any(PurePosixPath(one).is_relative_to(room) for room in OF_TESTS_ONLY)} == set()
+    assert OF_TESTS_ONLY - odd == set(), "these mirror one now, or are gone"
+
+
+def test_sql_stands_where_a_decision_says() -> None:
+    may = dict.fromkeys(MAY_READ, SAYS_SQL) | dict.fromkeys(MAY_WRITE, SAYS_SQL | WRITES_SQL)
+    strays = []
+    for path in files():
+        if path.suffix != ".py" or path.parts[0] not in ("consumer", "handlers"):
+            continue
+        allowed = [words for place, words in may.items() if path.is_relative_to(place)]
+        strays += [f"{path}: {word}" for word in sorted(sql_of(path) - set().union(*allowed))]
+    assert strays == []
+
+
+def sql_of(path: PurePosixPath) -> set[str]:
+    """The words of SQL that a file imports."""
+    return {
+        name.name
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(SQL_FROM)
+        for name in node.names
+        if name.name in SAYS_SQL | WRITES_SQL
+    }
 
 
 def test_every_test_that_a_page_cites_is_there() -> None:
@@ -153,6 +219,13 @@ def test_the_three_ways_lead_through_functions_that_exist() -> None:
     assert [len(STEP.findall(f"1. {way}")) for way in ways] == [10, 10, 10]
     steps = [step for way in ways for step in STEP.findall(f"1. {way}")]
     assert [step for step in steps if step[1] not in defined_in(step[0])] == []
+
+
+def test_the_way_of_many_hints_leads_through_functions_that_exist() -> None:
+    page = (ROOT / "consumer" / "sync" / "README.md").read_text()
+    way = STEP.findall(page.partition("## The way of many hints")[2].partition("\n## ")[0])
+    assert len(way) == 10
+    assert [step for step in way if step[1] not in defined_in(step[0])] == []
 
 
 def test_the_questions_of_a_newcomer_are_answered_by_names_that_exist() -> None:

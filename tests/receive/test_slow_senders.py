@@ -134,7 +134,7 @@ async def test_readiness_tells_when_the_bytes_in_hand_leave_no_room(
 async def test_what_can_give_way_fills_nothing() -> None:
     # case: I22, O8
     admission = Admission(max_requests=10, max_bytes=100)
-    with admission.arrival("slow", 10, 0) as arrival:
+    with admission.arriving_body("slow", 10, 0) as arrival:
         admission.grow(arrival, 100)
         assert not admission.is_full
         with admission.place(99):
@@ -158,9 +158,9 @@ async def test_the_address_that_holds_most_gives_way_first() -> None:
     # case: I22
     admission = Admission(max_requests=10, max_bytes=100)
     with (
-        admission.arrival("greedy", 10, 0) as first,
-        admission.arrival("greedy", 10, 0) as second,
-        admission.arrival("modest", 10, 0) as third,
+        admission.arriving_body("greedy", 10, 0) as first,
+        admission.arriving_body("greedy", 10, 0) as second,
+        admission.arriving_body("modest", 10, 0) as third,
     ):
         for arrival, size in ((first, 40), (second, 30), (third, 20)):
             admission.grow(arrival, size)

@@ -15,7 +15,7 @@ from consumer.clock import DrivenClock
 from consumer.errors import PlanInProgress, PlanOver
 from consumer.ledger import Database
 from consumer.ledger.plans import plans
-from consumer.replay.apply import Step
+from consumer.replay.apply import ReplayProgress
 from consumer.replay.pace import AT_WORK_MAX, FEW, Pace
 from tests.replay.stage import Shop
 from tests.support.ports import eventually
@@ -46,7 +46,7 @@ async def test_what_is_cancelled_while_it_is_applied_stops(sqlite_ledger: Databa
             async with sqlite_ledger.transaction() as session:
                 return await plans.cancel(session, plan["id"], by="bob", reason="enough", now=work.clock.now())
 
-        def told(step: Step) -> None:
+        def told(step: ReplayProgress) -> None:
             if step.done and not cancelling:
                 cancelling.append(asyncio.create_task(cancel()))
 
@@ -73,7 +73,7 @@ async def test_how_far_it_is_is_told_and_counted_once(sqlite_ledger: Database, b
         await eventually(lambda: work.count("shop:mail", "dead", SOME), within_s=60)
         shop.broken.clear()
         plan = await shop.replaying().plan(status="dead")
-        told: list[Step] = []
+        told: list[ReplayProgress] = []
         sent: list[str] = []
         keep = partial(_keep, sent)
         event.listen(sqlite_ledger.engine.sync_engine, "before_cursor_execute", keep)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from consumer.app.replaying import Trier
+from consumer.app.commands.replaying import Trier
 from consumer.broker.base import Message
 from consumer.clock import SystemClock
 from consumer.errors import PlanMoved

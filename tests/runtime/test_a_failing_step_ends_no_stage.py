@@ -12,7 +12,7 @@ from consumer.clock import Clock, DrivenClock
 from consumer.errors import ConsumerError, LedgerError, LedgerUnavailable
 from consumer.payments import ApiError, AuthenticationError, CircuitOpen
 from consumer.runtime import loop
-from consumer.runtime.loop import Stage, StageFailure, together
+from consumer.runtime.loop import Stage, StageFailure, WokenStage, together
 from tests.sync.conftest import SteppedClock
 
 
@@ -113,7 +113,7 @@ def test_how_long_the_first_failing_step_had_tried_is_told(took_s: float, told_s
 Step = float | Exception | Callable[["Scripted"], float]
 
 
-class Scripted(Stage):
+class Scripted(WokenStage):
     """Its steps end as they are told to, in this order; the last one sets `stop`. `began`: when each did."""
 
     def __init__(self, clock: Clock, *steps: Step) -> None:

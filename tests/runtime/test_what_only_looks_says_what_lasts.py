@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumer.app.accounting import Accounting
+from consumer.app.alarms.accounting import Accounting
 from consumer.app.heartbeat import Heartbeat
-from consumer.app.retention import Retention
-from consumer.app.sealing import LOOK_EVERY_S, seal_trail
+from consumer.app.upkeep.retention import Retention
+from consumer.app.upkeep.sealing import LOOK_EVERY_S, seal_trail
 from consumer.clock import DrivenClock
 from consumer.console.invariants.report import Report
 from consumer.errors import LedgerUnavailable

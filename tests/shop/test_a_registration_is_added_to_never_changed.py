@@ -13,8 +13,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from sqlalchemy import Table
 
 from consumer.clock import DrivenClock
+from consumer.console.operators.words import say
 from consumer.console.query import query_routes
-from consumer.console.words import say
 from consumer.errors import TermsDiffer
 from consumer.ledger import Database
 from consumer.ledger.tables import AuditRow

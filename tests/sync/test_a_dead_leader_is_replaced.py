@@ -20,7 +20,7 @@ from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.confirm.stage import ConfirmPolicy
+from consumer.sync.confirm.policy import ConfirmPolicy
 from consumer.sync.health.status import application_statuses
 from consumer.sync.identity import Identity
 from consumer.sync.role import Sync, SyncPolicy

@@ -23,7 +23,7 @@ from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.confirm.stage import ConfirmPolicy
+from consumer.sync.confirm.policy import ConfirmPolicy
 from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, delivery
 from tests.sync.test_a_dead_leader_is_replaced import emit, running, until_published

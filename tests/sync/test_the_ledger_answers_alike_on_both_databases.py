@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from consumer.broker.embedded.broker import EmbeddedBroker
 from consumer.clock import DrivenClock
 from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
@@ -18,7 +19,9 @@ from consumer.sync.api import ApplicationApi
 from consumer.sync.application import Application
 from consumer.sync.backfill import silence
 from consumer.sync.confirm.denials import Denials
-from tests.sync.conftest import delivery
+from consumer.sync.publisher import EventPublisher
+from consumer.sync.settlement import Settlement
+from tests.sync.conftest import EVENTS, delivery
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -30,7 +33,7 @@ def event(event_id: str, source: Source, at: datetime = NOW, application: str = 
     )  # fmt: skip
 
 
-async def test_hints_by_id_and_by_age(database: Database) -> None:
+async def test_hints_by_id_and_by_age(database: Database, broker: EmbeddedBroker) -> None:
     # case: G8, I15
     clock = DrivenClock(NOW)
     async with database.transaction() as session:
@@ -42,7 +45,8 @@ async def test_hints_by_id_and_by_age(database: Database) -> None:
         assert [row.event_id for row in await hints.newest(session, "default", 2)] == ["evt_29", "evt_28"]
     client = PaymentsClient("http://127.0.0.1:9", Credentials("svc_app_test", ["svc_sk_live_test"]), clock=clock)
     api = ApplicationApi(application="default", client=client)
-    denials = Denials(Application(api=api, database=database, clock=clock), patience_s=5)
+    app = Application(api=api, database=database, clock=clock)
+    denials = Denials(app, Settlement(app, EventPublisher(broker, EVENTS)), patience_s=5)
     left = {f"evt_{n}": 0 for n in range(30)}
     for attempts in range(1, 10):
         if await denials.store(left):

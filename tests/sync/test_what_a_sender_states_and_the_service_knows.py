@@ -86,7 +86,7 @@ async def test_another_body_that_came_while_its_id_waited_is_compared(
     hint = delivery(orjson.dumps(RECORD), event_id="evt_1")
     other = delivery(orjson.dumps({**RECORD, "type": "order.expired"}), event_id="evt_1")
     async with world.database.transaction() as session:
-        at = hint.received_at - settlement.SKEW
+        at = hint.received_at - settlement.BESIDE_MARGIN
         await quarantine.put(session, [(other_body(other), Reason.OTHER_BODY)], at)
     waited = replace(hint, received_at=datetime.fromtimestamp(hint.received_at.timestamp() + ahead_s, UTC))
     await world.settlement().settle({"evt_1": waited}, [known()])

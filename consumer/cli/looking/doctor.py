@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app import App, log_parts
-from consumer.app.syncing import opened_apis
+from consumer.app.commands.walking import opened_apis
 from consumer.broker import open_broker
 from consumer.checks import doctor as sync_doctor
 from consumer.checks.discovery import Proposal

@@ -14,10 +14,10 @@ from consumer.cli.filters import Application, require_application
 from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
+from consumer.console.alarms.unread import is_read
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
 from consumer.console.find import Found, find, near
 from consumer.console.mentions import SUBJECTS
-from consumer.console.unread import is_read
 from consumer.errors import NotFound, SettingsError, UsageError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Settings

@@ -75,7 +75,7 @@ async def _walked(
     stack: AsyncExitStack, settings: Settings, database: Database, application: str | None
 ) -> tuple[Service, list[str]]:
     """A fresh walk of the service, and of which applications. Raises UsageError."""
-    from consumer.app.syncing import opened_apis  # who does not ask the service needs none of its client
+    from consumer.app.commands.walking import opened_apis  # who does not ask the service needs none of its client
     from consumer.console.invariants.service import FreshWalk
     from consumer.sync.application import Application as SyncApplication
     from consumer.sync.reconcile.lists import ServiceLists

@@ -17,19 +17,19 @@ from consumer.app.options import BUILT_IN, left_out
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
 from consumer.cli.cures import who_fulfils
+from consumer.cli.looking.disks import disks, judge_disk
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.log import ask, judge_log, remembered, strangers
-from consumer.cli.looking.room import judge_room, rooms
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, looking, run
+from consumer.console.alarms.queues import queues
+from consumer.console.alarms.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
+from consumer.console.alarms.unread import Unread, overdue, unread
 from consumer.console.invariants import kept as accounts
-from consumer.console.queues import queues
-from consumer.console.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
-from consumer.console.unread import Unread, overdue, unread
 from consumer.errors import (
     DatabaseForbidden,
     DatabaseMissing,
@@ -203,7 +203,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
     look = await ask(settings)
     if any(strangers(report, found.processes) for report in look.groups):
         found.processes = await _told_since(settings) or found.processes
-    low = [finding for room in rooms(settings) for finding in judge_room(room)]
+    low = [finding for disk in disks(settings) for finding in judge_disk(disk)]
     found.groups = list(look.groups)
     registry = registry_of(settings)
     forbidden = None if refused is None else _forbidden_to_who_looks(refused, settings, found.processes)

@@ -12,11 +12,11 @@ from consumer.cli.looking.evidence.readers import reader_since
 from consumer.cli.looking.evidence.signatures import ADVICE, Refused, are_ours, look_ours, refused_signatures
 from consumer.cli.looking.evidence.workers import judge_workers
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.console import standing
+from consumer.console.alarms import standing
+from consumer.console.alarms.queues import Queue
+from consumer.console.alarms.unfulfilled import HELD, Waiting
+from consumer.console.alarms.unread import Overdue
 from consumer.console.invariants.kept import Account
-from consumer.console.queues import Queue
-from consumer.console.unfulfilled import HELD, Waiting
-from consumer.console.unread import Overdue
 from consumer.errors import WrongApplication
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures

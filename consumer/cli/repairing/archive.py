@@ -15,7 +15,7 @@ import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer import __version__
-from consumer.app.retention import ROLE
+from consumer.app.upkeep.retention import ROLE
 from consumer.archive.bring import bring
 from consumer.archive.export import export
 from consumer.archive.file import written_at

@@ -11,9 +11,9 @@ from consumer.cli.filters import Limit, near, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say
+from consumer.console.alarms.queues import KINDS, findings, queues
 from consumer.console.cure import command, release, unfulfillable
-from consumer.console.queues import KINDS, findings, queues
-from consumer.console.subjects import held_by
+from consumer.console.operators.subjects import held_by
 from consumer.errors import NotFound, UsageError
 
 app = typer.Typer(help="What waits for a person's decision.", no_args_is_help=True)

@@ -215,7 +215,7 @@ async def _rows(
 
 
 async def _publish(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
-    from consumer.app.syncing import connect  # every part of `sync`: not for who only looks
+    from consumer.app.commands.walking import connect  # every part of `sync`: not for who only looks
 
     async with ledger(settings) as database, database.reading() as session:
         now = await shared_time(session)

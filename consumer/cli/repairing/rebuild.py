@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.app.commands.rebuilding import TOGETHER, chosen, rebuild_of, tables_of
+from consumer.app.commands.replaying import registry_for
 from consumer.app.options import option_problems
-from consumer.app.rebuilding import TOGETHER, chosen, rebuild_of, tables_of
-from consumer.app.replaying import registry_for
 from consumer.cli.consent import Yes, actor, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for

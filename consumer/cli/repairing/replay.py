@@ -103,7 +103,7 @@ def plan_command(
 async def _plan(
     wanted: PlanFilter, since: str | None, until: str | None, reason: str | None, *, renews_keys: bool
 ) -> dict[str, Any]:
-    from consumer.app.replaying import planner, registry_for  # who looks at plans needs none of it
+    from consumer.app.commands.replaying import planner, registry_for  # who looks at plans needs none of it
     from consumer.cli.repairing.replay_bar import ReplayBar
 
     settings = settings_for(Role.OPERATE)
@@ -186,7 +186,7 @@ def apply(
 
 
 async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: float) -> Applied:
-    from consumer.app.replaying import applying  # as above
+    from consumer.app.commands.replaying import applying  # as above
     from consumer.cli.repairing.replay_bar import ReplayBar
 
     settings = settings_for(Role.OPERATE)

@@ -9,10 +9,10 @@ import typer
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
-from consumer.console.subjects import MARKED_PAID, require_known_order
-from consumer.console.vocabulary import WORDS
-from consumer.console.words import check
-from consumer.console.words import say as say_word
+from consumer.console.operators.subjects import MARKED_PAID, require_known_order
+from consumer.console.operators.vocabulary import WORDS
+from consumer.console.operators.words import check
+from consumer.console.operators.words import say as say_word
 from consumer.errors import UsageError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Role

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from consumer.app.commands.walking import Syncing, open_syncing
 from consumer.app.sync_parts import sync_policy
-from consumer.app.syncing import Syncing, open_syncing
 from consumer.cli.consent import Yes, consent
 from consumer.cli.filters import Application, Since, Until, parse_moment
 from consumer.cli.output import Json, Output

@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 import typer
 
-from consumer.app.syncing import Syncing, open_syncing
+from consumer.app.commands.walking import Syncing, open_syncing
 from consumer.checks.certificate import Certifier, faults
 from consumer.cli.output import Output
 from consumer.cli.process import settings_for

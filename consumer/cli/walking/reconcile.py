@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consumer.app.syncing import open_syncing
+from consumer.app.commands.walking import open_syncing
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, settings_for

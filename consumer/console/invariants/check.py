@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.invariants import access, orders
 from consumer.console.invariants.cures import in_order, problem
-from consumer.console.invariants.orders import Findings, Standing
+from consumer.console.invariants.orders import BookedOrder, Findings
 from consumer.console.invariants.payments import SUCCEEDED, Around, Payment, classified
 from consumer.console.invariants.report import Report, micro_of
 from consumer.console.invariants.service import PAGE, Seen, Service
@@ -110,13 +110,13 @@ class Check:
 
     async def _orders(self, report: Report, page: Page) -> None:
         async with self._database.reading() as session:
-            standings = await self._standings(session, report.application, page)
+            booked = await self._booked(session, report.application, page)
         report.orders += len(page)
-        for one in standings.values():
+        for one in booked.values():
             for code in orders.problems_of(one, self._now):
                 self._name(report, code, "order", one.order_id)
 
-    async def _standings(self, session: AsyncSession, application: str, page: Page) -> dict[str, Standing]:
+    async def _booked(self, session: AsyncSession, application: str, page: Page) -> dict[str, BookedOrder]:
         ids = [row["order_id"] for row in page]
         keys = {f"order:{one}": derived_id(application, REQUESTED, f"order:{one}", "order") for one in ids}
         found = await requests.requests(session, application, list(keys.values()))
@@ -124,7 +124,7 @@ class Check:
         findings = await books.findings_of_orders(session, application, orders.KINDS, ids)
         lapsed = await books.lapsed(session, application, ids)
         return {
-            row["order_id"]: Standing(
+            row["order_id"]: BookedOrder(
                 order_id=row["order_id"],
                 order=to_order(row),
                 request=found.get(keys[f"order:{row['order_id']}"]),
@@ -180,7 +180,7 @@ class Check:
         order_of = {one.id: one.order_id or named.get(by_service[one.id] or "") for one in payments}
         order_ids = sorted({one for one in order_of.values() if one is not None})
         rows = await books.orders_of(session, application, order_ids)
-        standings = await self._standings(session, application, list(rows.values()))
+        booked = await self._booked(session, application, list(rows.values()))
         first_of: dict[str, str] = {}
         for row in await books.payments_of_orders(session, application, order_ids):
             first_of.setdefault(row["order_id"], row["payment_id"])
@@ -197,7 +197,7 @@ class Check:
             if order_id is not None and first is None and len(firsts) < FIRSTS_MAX:
                 first = firsts.setdefault(order_id, one.id)
             around = Around(
-                order=standings.get(order_id or ""),
+                order=booked.get(order_id or ""),
                 is_kept=one.id in kept,
                 is_first=first in (None, one.id),
                 subscription=subs.get(one.subscription_id or ""),

@@ -40,7 +40,7 @@ def is_settled(findings: Findings, kind: str, subject: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class BookedOrder:
     """An order with all that the books say of it. `others`: further requests of its fulfilment."""
 
     order_id: str
@@ -51,7 +51,7 @@ class Standing:
     is_lapsed: bool = False
 
 
-def class_of(one: Standing) -> Class:
+def class_of(one: BookedOrder) -> Class:
     """What the money of a paid order is for."""
     order = one.order
     if order.hold is not None:
@@ -70,7 +70,7 @@ def class_of(one: Standing) -> Class:
     return Class.DUE
 
 
-def problems_of(one: Standing, now: datetime) -> list[str]:
+def problems_of(one: BookedOrder, now: datetime) -> list[str]:
     """The codes of what cannot be (see `cures`)."""
     order, found = one.order, list[str]()
     if order.paid_at is None:
@@ -91,7 +91,7 @@ def problems_of(one: Standing, now: datetime) -> list[str]:
     return found
 
 
-def _of_hold(one: Standing, now: datetime) -> list[str]:
+def _of_hold(one: BookedOrder, now: datetime) -> list[str]:
     order = one.order
     if order.hold is Hold.ASKED:
         is_late = order.paid_at is not None and now - order.paid_at > ASKED_MAX

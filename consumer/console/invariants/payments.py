@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from consumer.console.invariants.orders import Findings, Standing, class_of, is_open, is_settled
+from consumer.console.invariants.orders import BookedOrder, Findings, class_of, is_open, is_settled
 from consumer.console.invariants.report import Class, micro_of
 from handlers.access.subscription import ENDED, Subscription
 from handlers.fulfilment.order import decimal
@@ -34,7 +34,7 @@ class Around:
     """What the books say around a payment. `is_kept`: it is a row of theirs; `is_first`: no other payment of its order
     was seen before it. `subscription_state`: what the service showed last of it."""
 
-    order: Standing | None = None
+    order: BookedOrder | None = None
     is_kept: bool = False
     is_first: bool = True
     subscription: Subscription | None = None
@@ -57,7 +57,7 @@ def classified(payment: Payment, around: Around) -> tuple[Class, str | None]:
     return _seen(around.findings, "orphan_payment", subjects, Class.ORPHAN, "orphan_unseen")
 
 
-def _of_paid_order(payment: Payment, order: Standing, around: Around) -> tuple[Class, str | None]:
+def _of_paid_order(payment: Payment, order: BookedOrder, around: Around) -> tuple[Class, str | None]:
     if not around.is_first:
         if payment.is_remembered and not around.is_kept:
             return Class.BEFORE, None

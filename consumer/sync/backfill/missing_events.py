@@ -117,9 +117,7 @@ class MissingEvents:
         """Those the topic does not take, raw, by their ids, for whoever makes room for them; no hint waits for them."""
         if not refused:
             return []
-        self._settlement.published.add([event.id for event in refused])
-        async with self._app.database.transaction() as session:
-            await hints.drop(session, [(self._app.name, event.id) for event in refused])
+        await self._settlement.leave_out(refused)
         now = self._app.clock.now()
         return [kept_raw(one.application, one.raw, now, Reason.TOO_LARGE, event_id=one.id) for one in refused]
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from consumer.lists.progress import ListStart, Progress, WalkProgress
 from consumer.lists.walk import Walk, cursors_refused
 from consumer.payments import CursorsRefused, Priority
-from consumer.runtime.loop import Stage
+from consumer.runtime.loop import WokenStage
 from consumer.sync.application import Application
 from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.cutover import FirstWalk
@@ -24,7 +24,7 @@ from consumer.sync.backfill.starting_point import StartingPoint
 from consumer.sync.settlement import Settlement
 
 
-class Backfill(Stage):
+class Backfill(WokenStage):
     """Backfill of one application: walks every `interval_s` seconds.
 
     `walking` is held while a walk moves the bookmark; `under_way` is that walk. `missing` takes its pages. `gap_found`

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from consumer.events import Delivery, Event, Locators
 from consumer.reason import Reason
-from consumer.retry import RetryPolicy
+from consumer.sync.confirm.policy import LOOKS, PATIENCE_S
 from consumer.sync.provenance import as_read
-
-PATIENCE_S: Final = 900.0
-_WAITS: Final = RetryPolicy(attempts=1000, first_s=2.0, factor=3.0, ceiling_s=120.0, jitter=0.0)
-
 
 Verdict = Event | Reason | None
 """The event as the service knows it; or why the hint is denied; or None: the service did not answer the question, and
@@ -36,5 +30,5 @@ def next_look_s(denials: int, patience_s: float = PATIENCE_S) -> float | None:
     The waits between the looks, not the age of the hint, are what patience counts: an outage of ours or of the
     service uses up nothing (reads may lag behind deliveries, case U30).
     """
-    waited = sum(_WAITS.wait_s(number, 0) for number in range(1, denials))
-    return None if waited >= patience_s else _WAITS.wait_s(denials, 0)
+    waited = sum(LOOKS.wait_s(number, 0) for number in range(1, denials))
+    return None if waited >= patience_s else LOOKS.wait_s(denials, 0)

@@ -10,24 +10,26 @@ from typing import Final
 import structlog
 
 from consumer.ledger.engine.chunks import portions
-from consumer.ledger.reading import hints, quarantine
+from consumer.ledger.reading import hints
 from consumer.reason import Reason
 from consumer.sync.application import Application
 from consumer.sync.confirm.decision import next_look_s
+from consumer.sync.confirm.policy import FAILED_AGAIN_S
+from consumer.sync.settlement import Settlement
 
 LOG = structlog.get_logger()
 
-FAILED_AGAIN_S: Final = 30.0
 CHUNK: Final = 500
 BODIES: Final = 32
 """Deliveries whose bodies are in memory at once, a megabyte each at most."""
 
 
 class Denials:
-    """Stores the denials of one application's hints."""
+    """Stores the denials of one application's hints; `settlement` takes those whose patience is over."""
 
-    def __init__(self, app: Application, patience_s: float) -> None:
+    def __init__(self, app: Application, settlement: Settlement, patience_s: float) -> None:
         self._app = app
+        self._settlement = settlement
         self._patience_s = patience_s
 
     def is_last(self, denials: int) -> bool:
@@ -44,7 +46,7 @@ class Denials:
             wait_s = next_look_s(attempts + 1, self._patience_s)
             for chunk in portions(ids, BODIES if wait_s is None else CHUNK):
                 if wait_s is None:
-                    over += await self._quarantine(chunk, reasons or {})
+                    over += await self._settlement.give_up(chunk, reasons or {})
                 else:
                     await self._put_off(chunk, wait_s, counted=True)
         if over:
@@ -61,14 +63,3 @@ class Denials:
         async with self._app.database.transaction() as session:
             at = self._app.clock.now() + timedelta(seconds=wait_s)
             await hints.put_off(session, keys, at, counted=counted)
-
-    async def _quarantine(self, ids: Sequence[str], reasons: Mapping[str, Reason]) -> int:
-        now = self._app.clock.now()
-        async with self._app.database.transaction() as session:
-            denied = await hints.of_events(session, self._app.name, ids)
-            kept = [(hints.as_delivery(one), reasons.get(one.event_id, Reason.NOT_CONFIRMED)) for one in denied]
-            await quarantine.put(session, kept, now)
-            await hints.drop(session, [(self._app.name, event_id) for event_id in ids])
-        for _, reason in kept:
-            self._app.metrics.quarantined.labels(self._app.name, reason).inc()
-        return len(kept)

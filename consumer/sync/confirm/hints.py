@@ -20,6 +20,8 @@ from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine, room
 from consumer.reason import Reason
 from consumer.runtime.loop import Stage
+from consumer.sync.confirm.policy import FLOOD_QUIET_S, MAX_BYTES, MAX_HINTS, UNKNOWN
+from consumer.sync.confirm.quarantine_pruning import QuarantinePruning
 from consumer.sync.provenance import other_body
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition
@@ -29,18 +31,9 @@ from consumer.wire import unpack_delivery
 LOG = structlog.get_logger()
 
 GROUP = "confirm"
-MAX_HINTS = 200_000
-MAX_BYTES = 256 * 1024 * 1024
 BODIES_MAX_BYTES = 8 * 1024 * 1024
 """Bodies that are in memory at once, unpacked."""
 COUNT_EVERY_S = 1.0
-PRUNE_EVERY_S = 10.0
-PRUNE_FOR_S = 1.0
-"""So long at most the taking in waits for a pruning; what is left then is pruned after the next batch."""
-QUIET_S = 60.0
-"""A flood is over when so long nothing was too much; between two deliveries of one there may be some for which there is
-room."""
-UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +85,7 @@ class HintConsumer(Stage):
 
     `wakes` are set, by application, when hints of it were stored. `max_hints` and `max_bytes` bound what waits of each
     application: what a flood brings beyond it goes to quarantine as `flooded`, and what was real among it is found by
-    backfill. Of the quarantine, what strangers sent is kept up to `max_bytes` of each application, the newest.
+    backfill. `QuarantinePruning` holds the quarantine to `max_bytes`, too.
     """
 
     def __init__(
@@ -125,14 +118,12 @@ class HintConsumer(Stage):
         self._max_hints = max_hints
         self._max_bytes = max_bytes
         self._held: dict[str, tuple[int, int]] = {}
-        self._counted_at = self._pruned_at = float("-inf")
-        self._overfull = False
+        self._counted_at = float("-inf")
+        self._pruning = QuarantinePruning(
+            database, self._applications, clock=clock, metrics=self.metrics, max_bytes=max_bytes
+        )
         self._subscription: Subscription | None = None
-        self._flooded = Condition("hints_flooded", level="error", monotonic=clock.monotonic, quiet_s=QUIET_S)
-        self._full = {
-            name: Condition("quarantine_pruned", monotonic=clock.monotonic, quiet_s=QUIET_S, application=name)
-            for name in (*self._applications, UNKNOWN)
-        }
+        self._flooded = Condition("hints_flooded", level="error", monotonic=clock.monotonic, quiet_s=FLOOD_QUIET_S)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`; leaves the group at the end."""
@@ -160,10 +151,10 @@ class HintConsumer(Stage):
             if records:
                 await self._store(records, self._clock.now())
                 await subscription.commit(next_offsets(records))
-            if records or self._overfull:
-                await self._prune()
-            for one in (self._flooded, *self._full.values()):
-                one.lapse()
+            if records or self._pruning.is_overfull:
+                await self._pruning.prune()
+            self._flooded.lapse()
+            self._pruning.lapse()
         except BaseException:
             await self.close()
             raise
@@ -230,33 +221,6 @@ class HintConsumer(Stage):
             if fits:
                 waiting[one.application] = (count + 1, together)
         return kept, flooded
-
-    async def _prune(self) -> None:
-        """Now and then, and at once while there is too much, the oldest of what strangers sent makes room."""
-        began = self._clock.monotonic()
-        if began - self._pruned_at < PRUNE_EVERY_S and not self._overfull:
-            return
-        self._pruned_at = began
-        async with self._database.reading() as session:
-            found = await quarantine.unproved_bytes(session)
-        self._overfull = False
-        for application, size in found.items():
-            self.metrics.unproved_bytes.labels(self._known(application), "quarantine").set(size)
-            if size > self._max_bytes:
-                self._overfull |= not await self._pruned(application, size - self._max_bytes, began + PRUNE_FOR_S)
-
-    async def _pruned(self, application: str, too_many_bytes: int, until: float) -> bool:
-        """Whether so many bytes were forgotten before the time was over. Each step is a transaction of its own."""
-        deliveries = 0
-        while too_many_bytes > 0:
-            async with self._database.transaction() as session:
-                gone, freed = await quarantine.prune(session, application, too_many_bytes)
-            deliveries += gone
-            too_many_bytes -= freed
-            if not gone or self._clock.monotonic() >= until:
-                break
-        self._full[self._known(application)].lasts("quarantine_pruned", deliveries=deliveries)
-        return too_many_bytes <= 0
 
     def _known(self, application: str) -> str:
         return application if application in self._applications else UNKNOWN

@@ -9,7 +9,6 @@ Only what the service returned is published, never what a delivery claimed (case
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -21,12 +20,13 @@ from consumer.ledger.reading import hints
 from consumer.ledger.tables import HintRow
 from consumer.payments import PaymentsError, Priority
 from consumer.reason import Reason
-from consumer.runtime.loop import Stage, together
+from consumer.runtime.loop import WokenStage, together
 from consumer.sync.api import Cooldown, shown
 from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
-from consumer.sync.confirm.decision import PATIENCE_S, Verdict, confirmed
+from consumer.sync.confirm.decision import Verdict, confirmed
 from consumer.sync.confirm.denials import Denials
+from consumer.sync.confirm.policy import ConfirmPolicy
 from consumer.sync.quota import TokenBucket
 from consumer.sync.settlement import Settlement
 from consumer.telemetry.logs import Condition
@@ -35,26 +35,7 @@ CHUNK: Final = 500
 WHOLE: Final = 100  # hints and events with their bodies in memory at once
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfirmPolicy:
-    """`patience_s`: how long an event that the service denies is asked for again. `batch`: hints looked at per round.
-    `concurrency`: single reads at once. `idle_s`: how often the ledger is looked at when nothing wakes the stage.
-    `single_per_s`, `single_burst`: single reads on average and at once. `walk_every_s`: the least time between two
-    walks, unless the last one confirmed `walk_full`, a page of events. `hidden_per_s`: single reads on average while a
-    long walk has yet to come to the newest events."""
-
-    patience_s: float = PATIENCE_S
-    batch: int = 20_000
-    concurrency: int = 4
-    idle_s: float = 1.0
-    single_per_s: float = 1.0
-    single_burst: int = 20
-    hidden_per_s: float = 2.0
-    walk_every_s: float = 2.5
-    walk_full: int = 100
-
-
-class Confirm(Stage):
+class Confirm(WokenStage):
     """Works off the hints of one application. One process at a time does (see Leader).
 
     `catch_up` walks the list of events up to now, settles the hints it meets and says how much it saw; without it every
@@ -79,7 +60,7 @@ class Confirm(Stage):
         self._singles = TokenBucket(app.clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
         self._hidden = TokenBucket(app.clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
         self._walk_at = app.clock.monotonic()
-        self._denials = Denials(app, self._policy.patience_s)
+        self._denials = Denials(app, settlement, self._policy.patience_s)
         self._unwalked = Condition("hints_not_settled_by_walking", monotonic=app.clock.monotonic, application=app.name)
 
     async def _step(self) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from consumer.payments import Priority
-from consumer.runtime.loop import Stage
+from consumer.runtime.loop import WokenStage
 from consumer.sync.application import Application
 from consumer.sync.identity import Identity
 from consumer.sync.publisher import EventPublisher
@@ -27,7 +27,7 @@ from consumer.telemetry.logs import Condition
 LOG = structlog.get_logger()
 
 
-class Reconcile(Stage):
+class Reconcile(WokenStage):
     """Reconcile of one application: walks when it is due, or at once after a retention gap, and looks at the newest
     payments in between. `report`: of the walk under way or the last one, as far as it came; None when it
     found nothing yet."""

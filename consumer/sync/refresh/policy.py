@@ -21,15 +21,15 @@ def _slow() -> RetryPolicy:
 @dataclass(frozen=True, kw_only=True)
 class RefreshPolicy:
     """`batch`: reads looked at per round; `singles`: of those, how many are done one by one before it is looked again
-    whether a list pays; `concurrency`: at once; `retry`: the waits after a read that failed by itself.
-    `idle_s`: how often the ledger is looked at when nothing wakes the stage. `page_from`, `page_orders_from`: from how
-    many due reads of subscriptions, of orders on their list is paged, until `BARREN_MAX` pages running, or one for
-    every `SINGLES_PER_BARREN` that are due (for each, where the list has paid off), answered less than `page_yield` of
-    them; `pages`: how many of them a round; `newest_every_s`: a walk that has gone on for longer looks at the newest
-    page again. `per_s`, `burst`: requests, on average and at once, that walks have to make room for; `order_per_s`,
-    `order_burst`: of those at most so many about anything else than subscriptions. Any further one only takes what
-    nobody else wants; `spent_s`: how soon it is looked again whether there is such a one. The limit of the service is
-    4.8 a second: walks and hints keep what `per_s` leaves of it."""
+    whether a list pays; `concurrency`: at once; `retry`: the waits after a read that failed by itself. `idle_s`: how
+    often the ledger is looked at while nothing is due (who asks may be in another process). `page_from`,
+    `page_orders_from`: from how many due reads of subscriptions, of orders on their list is paged, until `BARREN_MAX`
+    pages running, or one for every `SINGLES_PER_BARREN` that are due (for each, where the list has paid off), answered
+    less than `page_yield` of them; `pages`: how many of them a round; `newest_every_s`: a walk that has gone on for
+    longer looks at the newest page again. `per_s`, `burst`: requests, on average and at once, that walks have to make
+    room for; `order_per_s`, `order_burst`: of those at most so many about anything else than subscriptions. Any further
+    one only takes what nobody else wants; `spent_s`: how soon it is looked again whether there is such a one. The limit
+    of the service is 4.8 a second: walks and hints keep what `per_s` leaves of it."""
 
     batch: int = 1000
     page_from: int = 200

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from consumer.app.accounting import Accounting
+from consumer.app.alarms.accounting import Accounting
 from consumer.clock import DrivenClock
 from consumer.ledger import Database
 from consumer.telemetry.metrics import Metrics
-from tests.invariants.shop import NOW, OPTIONS, Shop
+from tests.console.invariants.shop import NOW, OPTIONS, Shop
 from tests.support.desk import Desk
 
 

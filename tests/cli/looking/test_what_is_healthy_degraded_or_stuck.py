@@ -14,9 +14,9 @@ from consumer.cli.looking.find import explain_line
 from consumer.cli.looking.log import LogLook, judge_log
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import judge
+from consumer.console.alarms.queues import Queue
+from consumer.console.alarms.unfulfilled import Waiting
 from consumer.console.find import Found
-from consumer.console.queues import Queue
-from consumer.console.unfulfilled import Waiting
 from consumer.errors import BrokerUnavailable
 from consumer.ledger.engine.database import server_of
 from consumer.ledger.health import Figures

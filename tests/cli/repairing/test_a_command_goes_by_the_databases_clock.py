@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.app.syncing import open_syncing
+from consumer.app.commands.walking import open_syncing
 from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.ledger.engine import database_time

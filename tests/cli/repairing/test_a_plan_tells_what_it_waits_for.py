@@ -16,7 +16,7 @@ from consumer.errors import ReplayStalled, UsageError
 from consumer.ledger import Database
 from consumer.ledger.plans import plans
 from consumer.replay import apply
-from consumer.replay.apply import Step
+from consumer.replay.apply import ReplayProgress
 from consumer.replay.pace import Pace
 from tests.replay.stage import Shop
 from tests.support.desk import Desk
@@ -44,10 +44,10 @@ async def test_who_goes_on_with_a_plan_is_told_and_how(
         [found] = (await asyncio.to_thread(desk.ask, "find", plan["id"]))["found"]
         assert (found["kind"], found["detail"]) == ("replay plan", f"applying; consumer replay show {plan['id']}")
 
-        steps: list[Step] = []
+        steps: list[ReplayProgress] = []
         assert (await shop.replaying().apply(plan, told=steps.append)).is_as_planned
     assert {step.left_s for step in steps if not step.done} == {None}, "nobody can tell before the first is done"
-    assert steps[-1] == Step(1, 1, 1.0)
+    assert steps[-1] == ReplayProgress(1, 1, 1.0)
     async with sqlite_ledger.reading() as session:
         rows = await session.execute(text("SELECT action, actor, reason FROM audit WHERE action LIKE 'replay.%'"))
         told = {(row.action, row.actor, row.reason) for row in rows}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import handlers
-from consumer.console.queues import KINDS
+from consumer.console.alarms.queues import KINDS
 from consumer.ledger import Database
 from consumer.ledger.handling import events
 from handlers.fulfilment.order import FINDING_OF_HOLD

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from consumer.app.replaying import Trier
+from consumer.app.commands.replaying import Trier
 from consumer.ledger.plans import plans
 from consumer.ledger.plans.candidates import PlanFilter
 from consumer.ledger.plans.tables import PlanRow
-from consumer.replay.apply import Applied, Apply, Step
+from consumer.replay.apply import Applied, Apply, ReplayProgress
 from consumer.replay.plan import Planner
 from consumer.replay.prediction import Predictor
 from consumer.work.execution.contexts import Contexts
@@ -51,7 +51,11 @@ class Replaying:
         )
 
     async def apply(
-        self, plan: dict[str, Any], *, max_age: timedelta = HOUR, told: Callable[[Step], None] = lambda _: None
+        self,
+        plan: dict[str, Any],
+        *,
+        max_age: timedelta = HOUR,
+        told: Callable[[ReplayProgress], None] = lambda _: None,
     ) -> Applied:
         """`consumer replay apply`."""
         return await self.applying().run(plan["id"], by="ann", reason="why", max_age=max_age, told=told)

@@ -204,6 +204,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.trail.sealing.entries": [{"after": 3, "until": 9}],
     "ledger.trail.sealing.newest": [{"subject": None}, {"subject": "order:order-5"}],
     "ledger.handling.outbox.publish_again": [{"numbers": [1000001]}],
+    "ledger.handling.outbox.withdraw": [{"ids": [("default", "drv_x")]}],
     "ledger.handling.outbox.below": [{"seq": 2**62}],
     "ledger.handling.outbox.mark_published": [{"rows": [_row(OutboxRow, seq=1000001)]}],
     "ledger.handling.runs.add": [{"runs": facts.lane(1_000_001, 1_000_002)}],
@@ -231,21 +232,21 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.reading.read_requests.due": [{}, {"application": None}],
     "ledger.reading.read_requests.due_of": [{"version": None}, {}],
     "ledger.health.figures": [{}],
-    "console.queues.queues": [{"application": None}, {}],
-    "console.queues.findings": [{"kind": None}, {"kind": "paid_unmatched"}],
+    "console.alarms.queues.queues": [{"application": None}, {}],
+    "console.alarms.queues.findings": [{"kind": None}, {"kind": "paid_unmatched"}],
     "console.belongings.of_customer": [{"customer": "cu-1", "application": one} for one in (None, "default")],
     "console.belongings.of_subscription": [{"application": one} for one in (None, "default")],
-    "console.subjects.require": [
+    "console.operators.subjects.require": [
         {"word": "fulfilment.released", "subject": "past_1000001"},
         {"word": "fulfilment.finding_closed", "subject": "past_1000001", "data": {"kind": "x"}},
         {"word": "access.customer_attached", "subject": "past_1000001"},
         {"word": "access.hold_lifted", "subject": "past_1000001", "data": {"id": "past_1000001"}},
         {"word": "access.brake_released", "subject": "default"},
     ],
-    "console.words.check": [_WORD], "console.words.say": [_WORD],
-    "console.unfulfilled.longest_held": [{}],
-    "console.unread.asked_in_vain": [{"before": NOW}], "console.unread.unread_in_vain": [{"before": NOW}],
-    "console.taken.keep": [{"seq": 5}],
+    "console.operators.words.check": [_WORD], "console.operators.words.say": [_WORD],
+    "console.alarms.unfulfilled.longest_held": [{}],
+    "console.alarms.unread.asked_in_vain": [{"before": NOW}], "console.alarms.unread.unread_in_vain": [{"before": NOW}],
+    "console.alarms.taken.keep": [{"seq": 5}],
     "console.invariants.kept.keep": [{"account": Account(at=NOW)}],
     "ledger.reading.budgets.keep": [{"value": "x"}], "ledger.reading.budgets.beginning": [{"prefix": "account/"}],
 }  # fmt: skip
@@ -253,7 +254,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
 
 TESTS_OWN = "a test's own"
 ELSEWHERE = (
-    "ledger.engine.counting.", "ledger.handling.past.", "ledger.trail.taking.", "console.find.",
+    "ledger.engine.counting.", "ledger.handling.past.", "ledger.trail.importing.", "console.find.",
     "console.belongings.require_known",
 )  # fmt: skip
 """What the others call; what an operator does now and then, which may read much: a rebuild, a look for any id; and what

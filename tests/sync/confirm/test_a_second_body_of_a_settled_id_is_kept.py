@@ -16,7 +16,8 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.reading.room import ROW_BYTES
 from consumer.ledger.tables import EventRow, SettledHintRow
 from consumer.reason import Reason
-from consumer.sync.confirm.hints import PRUNE_EVERY_S, HintConsumer
+from consumer.sync.confirm.hints import HintConsumer
+from consumer.sync.confirm.policy import PRUNE_EVERY_S
 from tests.sync.confirming import stages
 from tests.sync.conftest import DELIVERIES, World, counted_by, delivery
 

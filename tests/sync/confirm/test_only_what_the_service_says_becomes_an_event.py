@@ -16,7 +16,8 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import CircuitOpen, PaymentsError
-from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
+from consumer.sync.confirm.policy import ConfirmPolicy
+from consumer.sync.confirm.stage import Confirm
 from tests.sync.conftest import World, counted_by, delivery
 
 

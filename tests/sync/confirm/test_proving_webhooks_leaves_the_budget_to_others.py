@@ -12,7 +12,8 @@ from consumer.payments import Cursor, Page
 from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.backfill.stage import Backfill
-from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
+from consumer.sync.confirm.policy import ConfirmPolicy
+from consumer.sync.confirm.stage import Confirm
 from tests.sync.confirming import hint, stages
 from tests.sync.conftest import Simulated, World, delivery, pass_time
 

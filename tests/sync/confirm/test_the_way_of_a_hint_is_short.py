@@ -41,6 +41,11 @@ def files_passed(found: set[str]) -> Iterator[None]:
         sys.setprofile(None)
 
 
+def test_a_hint_ends_in_one_place() -> None:
+    drops = re.compile(r"hints\.drop\(")
+    assert [path.name for path in sorted(HERE.rglob("*.py")) if drops.search(path.read_text())] == ["settlement.py"]
+
+
 async def test_a_hint_that_is_read_singly_passes_the_files_that_the_readme_names(world: World) -> None:
     # case: I15
     event_id = world.service.event(1, id="ord_1", order_id="A-1")["id"]

@@ -21,7 +21,8 @@ from consumer.sync.api import LOOK_AGAIN_S
 from consumer.sync.confirm import hints as module
 from consumer.sync.confirm.decision import Verdict
 from consumer.sync.confirm.hints import HintConsumer, Sorted, in_parts
-from consumer.sync.confirm.stage import Confirm, ConfirmPolicy
+from consumer.sync.confirm.policy import ConfirmPolicy
+from consumer.sync.confirm.stage import Confirm
 from consumer.telemetry.metrics import Metrics
 from consumer.wire import pack_delivery
 from tests.sync.conftest import LOCATORS, SteppedClock, World, counted_by, delivery

@@ -17,7 +17,8 @@ from consumer.events import Delivery
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.confirm import hints as module
-from consumer.sync.confirm.hints import PRUNE_EVERY_S, PRUNE_FOR_S, QUIET_S, HintConsumer
+from consumer.sync.confirm.hints import HintConsumer
+from consumer.sync.confirm.policy import FLOOD_QUIET_S, PRUNE_EVERY_S, PRUNE_FOR_S
 from consumer.telemetry import way
 from consumer.telemetry.metrics import Metrics
 from tests.sync.confirm.test_what_of_a_batch_becomes_a_hint import record
@@ -158,7 +159,7 @@ async def test_a_flood_is_over_a_minute_after_its_last_also_when_nothing_comes_a
             scene.held = {"default": (held, 0)}
             scene.clock.advance(2)
             await scene.takes(record(HINT))
-        for seconds in (QUIET_S - 1, 1):
+        for seconds in (FLOOD_QUIET_S - 1, 1):
             assert [line["event"] for line in logs] == ["hints_flooded"]
             scene.clock.advance(seconds)
             await scene.takes()
@@ -233,7 +234,7 @@ async def test_pruning_is_said_now_and_then_and_its_end_a_minute_after_the_last(
             await scene.takes(record(HINT))
             scene.clock.advance(PRUNE_EVERY_S)
         scene.unproved = {}
-        scene.clock.advance(QUIET_S)
+        scene.clock.advance(FLOOD_QUIET_S)
         await scene.takes()
     said = [(line["event"], line["times"]) for line in logs if line["event"].startswith("quarantine")]
     assert said == [("quarantine_pruned", 1), ("quarantine_pruned", 7), ("quarantine_pruned", 19),

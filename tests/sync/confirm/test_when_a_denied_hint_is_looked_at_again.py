@@ -7,7 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.sync.confirm.decision import next_look_s
-from consumer.sync.confirm.denials import FAILED_AGAIN_S, Denials
+from consumer.sync.confirm.denials import Denials
+from consumer.sync.confirm.policy import FAILED_AGAIN_S
 from tests.sync.confirm.test_only_what_the_service_says_becomes_an_event import confirm, hint, waiting
 from tests.sync.conftest import World, counted_by
 
@@ -27,7 +28,7 @@ def test_patience_counts_the_waits_that_were_waited(patience_s: float, looks: in
 
 
 def test_the_last_denial_is_the_one_after_which_nobody_looks(world: World) -> None:
-    denials = Denials(world.app, patience_s=26.0)
+    denials = Denials(world.app, world.settlement(), patience_s=26.0)
     assert [denials.is_last(before) for before in range(4)] == [False, False, False, True]
 
 
@@ -50,7 +51,7 @@ async def test_a_failure_of_the_service_puts_off_and_denies_nothing(world: World
 
 async def test_what_patience_is_over_for_is_counted_and_said_once(world: World) -> None:
     # case: I17, U30
-    denials = Denials(world.app, patience_s=2.0)
+    denials = Denials(world.app, world.settlement(), patience_s=2.0)
     for event_id in ("evt_1", "evt_2", "evt_3"):
         await hint(world, event_id)
     with capture_logs() as logs:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.console.lives import GONE_AFTER, Loop, apart, is_living, left_behind, loops
+from consumer.console.alarms.lives import GONE_AFTER, Loop, apart, is_living, left_behind, loops
 from consumer.errors import RoleSlow, SchemaIncompatible
 from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, Process
 

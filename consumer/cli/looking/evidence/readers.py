@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from consumer.cli.looking.evidence.alive import was_there
-from consumer.console.lives import is_living
+from consumer.console.alarms.lives import is_living
 from consumer.ledger.processes import READS, Process
 from consumer.settings import ApplicationSettings, Authenticity
 

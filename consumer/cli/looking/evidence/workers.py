@@ -7,7 +7,7 @@ from datetime import datetime
 
 from consumer.app.options import BUILT_IN
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.console.lives import is_living, mixed
+from consumer.console.alarms.lives import is_living, mixed
 from consumer.ledger.processes import BROKEN, HANDLERS, Process
 
 NAMED_MAX = 5

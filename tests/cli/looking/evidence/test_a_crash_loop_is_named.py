@@ -15,7 +15,7 @@ from consumer.app.heartbeat import Heartbeat
 from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.clock import SystemClock
-from consumer.console.lives import loops
+from consumer.console.alarms.lives import loops
 from consumer.errors import BrokerUnavailable, SettingsError
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time

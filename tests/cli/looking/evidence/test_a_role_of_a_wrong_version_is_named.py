@@ -15,7 +15,7 @@ from sqlalchemy import Column, String, text
 from consumer.app import App
 from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Grade
-from consumer.console.lives import MIXED_FOR
+from consumer.console.alarms.lives import MIXED_FOR
 from consumer.errors import SchemaIncompatible, SchemaOutdated
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time

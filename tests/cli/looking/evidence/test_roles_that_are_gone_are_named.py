@@ -11,7 +11,7 @@ import pytest
 from consumer.app.heartbeat import NOT_DURABLE
 from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Grade
-from consumer.console.lives import APART_FOR
+from consumer.console.alarms.lives import APART_FOR
 from consumer.ledger.processes import PREFIX, Process, Proof
 from consumer.receive import answers
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from consumer.app.accounting import Accounting, lasting
+from consumer.app.alarms.accounting import Accounting, lasting
 from consumer.cli.looking.evidence.accounts import judge_accounts
 from consumer.cli.looking.status_finding import Grade
 from consumer.clock import DrivenClock
@@ -17,7 +17,7 @@ from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time
 from consumer.telemetry.metrics import Metrics
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import NOW
-from tests.invariants.shop import Shop
+from tests.console.invariants.shop import Shop
 
 
 async def told(database: Database, later: timedelta = timedelta()) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.verdict import judge
 from consumer.clock import SystemClock
-from consumer.console.unread import Overdue, overdue
+from consumer.console.alarms.unread import Overdue, overdue
 from consumer.ledger import Database, leases
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import READS, Process

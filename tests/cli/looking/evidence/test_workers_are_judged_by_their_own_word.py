@@ -10,7 +10,7 @@ from typing import Any
 from consumer.app import App
 from consumer.cli.looking.evidence.workers import judge_workers
 from consumer.cli.looking.status_finding import Grade
-from consumer.console.lives import MIXED_FOR
+from consumer.console.alarms.lives import MIXED_FOR
 from consumer.ledger.processes import BROKEN, HANDLERS, Process
 from consumer.settings import Role, load_settings
 from tests.support.desk import Desk

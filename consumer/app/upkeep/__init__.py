@@ -1,0 +1,1 @@
+"""What a role does now and then beside its work."""

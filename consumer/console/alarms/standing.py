@@ -1,0 +1,49 @@
+"""Standing: what the ledger's figures say is wrong and no metric of its own tells: one answer for `status` and for the
+alerts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from consumer.console.alarms.lives import apart, left_behind, loops, mixed, slow
+from consumer.ledger.health import Figures
+from consumer.ledger.processes import Process
+
+DENIED_MANY: Final = 20
+CODES: Final = frozenset(
+    {
+        "hints_denied",
+        "records_refused",
+        "handlers_gone",
+        "plan_half_applied",
+        "unproved_fills",
+        "role_restarts",
+        "role_slow",
+        "workers_differ",
+        "versions_differ",
+        "prefixes_differ",
+    }
+)
+
+
+def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process] = ()) -> frozenset[str]:
+    """Those of CODES that hold. `unproved_max_bytes`: the room for what nobody proved, of one application; 0: any."""
+    found = {
+        "hints_denied": figures.denied >= DENIED_MANY,
+        "records_refused": figures.refused_lately > 0,
+        "handlers_gone": bool(figures.gone_handlers),
+        "plan_half_applied": figures.half_applied is not None,
+        "unproved_fills": bool(filling(figures, unproved_max_bytes)),
+        "role_restarts": bool(loops(processes, figures.at)),
+        "role_slow": bool(slow(processes, figures.at)),
+        "workers_differ": mixed(processes, figures.at) is not None,
+        "versions_differ": left_behind(processes, figures.at) is not None,
+        "prefixes_differ": bool(apart(processes, figures.at)),
+    }
+    return frozenset(code for code, holds in found.items() if holds)
+
+
+def filling(figures: Figures, unproved_max_bytes: int) -> dict[str, int]:
+    """The bytes of each application that uses more than half of the room."""
+    return {name: size for name, size in figures.unproved_bytes.items() if size > unproved_max_bytes / 2 > 0}

@@ -1,0 +1,116 @@
+"""Paid but not fulfilled: how many orders, since when, and why (case O5). The business's own alarm.
+
+An order counts while it is held, while its `fulfilment.requested` waits to be sent, while a run on that is not done,
+and when no handler that fulfils took it: statistics and the like (`fulfils=False`, projections) deliver nothing, and
+their troubles are not the customer's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, Table, and_, func, select, text, union
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.console.alarms import taken
+from consumer.console.alarms.taken import taker
+from consumer.ledger.handling import lanes, runs
+from consumer.ledger.handling.handlers import bystanders
+from consumer.ledger.tables import EventRow, OutboxRow, RunRow, RunStatus
+from handlers.fulfilment.store import REQUESTED
+from handlers.fulfilment.tables import ORDERS
+
+EVENTS: Table = EventRow.__table__
+OUTBOX: Table = OutboxRow.__table__
+RUNS: Table = RunRow.__table__
+NEWEST = 10_000
+HELD_SHOWN = 5
+HELD = "held"
+PROVES = "fulfilment:order_paid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """So many orders of one application wait for one reason, the oldest of them since `oldest_at`."""
+
+    application: str
+    reason: str
+    count: int
+    oldest_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOrder:
+    """A paid order that is not handed to fulfilment, and why (`hold`, see the plugin's README)."""
+
+    application: str
+    order_id: str
+    hold: str
+    paid_at: datetime
+
+
+async def longest_held(session: AsyncSession, limit: int = HELD_SHOWN) -> list[HeldOrder]:
+    """The orders held for longest: those being asked for have no finding by which they could be found."""
+    columns = (ORDERS.c.application, ORDERS.c.order_id, ORDERS.c.hold, ORDERS.c.paid_at)
+    held = select(*columns).where(text("hold IS NOT NULL")).order_by(ORDERS.c.paid_at, ORDERS.c.order_id).limit(limit)
+    return [HeldOrder(**row) for row in (await session.execute(held)).mappings()]
+
+
+async def unfulfilled(session: AsyncSession) -> list[Waiting]:
+    """Per application and reason: held, unsent, retrying, parked, dead, no_handler. Empty when all is well."""
+    found: list[Waiting] = []
+    unhandled = _unhandled(await taken.until(session))
+    for reason, statement in ((HELD, _held()), ("unsent", _unsent()), ("no_handler", unhandled)):
+        for application, count, oldest_at in await session.execute(statement):
+            found.append(Waiting(application=application, reason=reason, count=count, oldest_at=oldest_at))
+    return sorted([*found, *await _unfinished(session)], key=lambda one: (one.application, one.reason))
+
+
+def _held() -> Select[Any]:
+    columns = (ORDERS.c.application, func.count(), func.min(ORDERS.c.paid_at))
+    return select(*columns).where(text("hold IS NOT NULL")).group_by(ORDERS.c.application)
+
+
+def _unsent() -> Select[Any]:
+    """Among what is due for longest: a request is due at once, and what waits behind it are timers."""
+    first = select(OUTBOX).where(text("published_at IS NULL")).order_by(OUTBOX.c.not_before).limit(NEWEST).subquery()
+    columns = (first.c.application, func.count(), func.min(first.c.created_at))
+    return select(*columns).where(first.c.type == REQUESTED).group_by(first.c.application)
+
+
+async def _unfinished(session: AsyncSession) -> list[Waiting]:
+    """Runs that are not done, handler by handler, of each at most NEWEST in a state."""
+    found: dict[tuple[str, str], tuple[set[str], list[datetime]]] = {}
+    beside: set[Any] = {row[0] for row in await session.execute(bystanders())}
+    for handler, status in await runs.count_by_status(session):
+        for application, event_id, event_type, at in await session.execute(_open(handler, status)):
+            # Of PROVES: the order is paid, and not even known to be so yet.
+            if handler == PROVES or (event_type == REQUESTED and handler not in beside):
+                ids, times = found.setdefault((application, status), (set(), []))
+                ids.add(event_id)
+                times.append(at)
+    return [
+        Waiting(application=application, reason=status, count=len(ids), oldest_at=min(times))
+        for (application, status), (ids, times) in found.items()
+    ]
+
+
+def _open(handler: str, status: str) -> Select[Any]:
+    event = and_(EVENTS.c.application == RUNS.c.application, EVENTS.c.id == RUNS.c.event_id)
+    told = [select(column).where(event).scalar_subquery() for column in (EVENTS.c.type, EVENTS.c.received_at)]
+    wanted = select(RUNS.c.application, RUNS.c.event_id, *told)
+    return wanted.where(lanes.is_status(RunStatus(status)), RUNS.c.handler == handler).limit(NEWEST)
+
+
+def _unhandled(taken_until: int) -> Select[Any]:
+    """Requests that no handler which fulfils took: among the first after those that were all taken, so that the oldest
+    is always seen; and among the newest, where nobody has looked for long."""
+    requests = select(EVENTS.c.seq, EVENTS.c.application, EVENTS.c.id, EVENTS.c.received_at).where(
+        EVENTS.c.type == REQUESTED, EVENTS.c.seq > taken_until
+    )
+    ends = (requests.order_by(order).limit(NEWEST).subquery() for order in (EVENTS.c.seq, EVENTS.c.seq.desc()))
+    seen = union(*(select(end) for end in ends)).subquery()
+    columns = (seen.c.application, func.count(), func.min(seen.c.received_at))
+    return select(*columns).where(taker(seen).is_(None)).group_by(seen.c.application)

@@ -1,0 +1,1 @@
+"""An operator's word: said, spelled, about something that is there."""

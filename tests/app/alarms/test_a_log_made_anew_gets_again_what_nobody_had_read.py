@@ -1,0 +1,71 @@
+"""A log that was made anew has lost what lay in it unread. Our own events among it are published again, under the ids
+they had; what was read is not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import structlog
+
+from consumer.app.alarms import log_watch
+from consumer.app.alarms.log_watch import LogWatch
+from consumer.broker import TopicConfig, open_broker
+from consumer.clock import SystemClock
+from consumer.events import Trust
+from consumer.ledger import Database, log_memory
+from consumer.ledger.log_memory import TopicMemory
+from consumer.telemetry.metrics import Metrics
+from tests.support.handling.projections import OUTBOX, Projections, said
+from tests.support.ports import eventually
+
+TOPIC = TopicConfig(name="payments.events", partitions=1, retention_s=60, max_record_bytes=1000)
+
+
+@pytest.mark.parametrize("is_another", [True, False], ids=["made anew", "the same"])
+async def test_what_was_published_and_never_came(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_another: bool
+) -> None:
+    monkeypatch.setattr(log_watch, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(log_watch, "PAGE", 2)
+    orders = Projections(database, "handlers.fulfilment.handler", options={"matching": "off"})
+    for number in range(9):
+        await orders.feed(said("order.paid", f"evt_{number}", trust=Trust.READ, order_id=f"A{number}"))
+        if number in (1, 5):
+            await orders.due()  # published, and the log is gone before anybody has read it
+        else:
+            await orders.relay()
+    broker = open_broker(f"embedded:{tmp_path / 'log.db'}")
+    await broker.start()
+    await broker.ensure_topics([TOPIC])
+    async with database.transaction() as session:
+        remembered = TopicMemory(topic=TOPIC.name, topic_id="the one before" if is_another else None)
+        await log_memory.keep(session, remembered)
+    said_again: list[object] = []
+
+    async def replaced(at: object) -> None:
+        said_again.append(at)
+
+    metrics, stop = Metrics(), asyncio.Event()
+    groups = {"payments.work": TOPIC.name}
+    watch = LogWatch(broker, database, groups, metrics=metrics, clock=SystemClock(), on_replaced=replaced)
+    with structlog.testing.capture_logs() as logs:
+        task = asyncio.create_task(watch.run(stop))
+
+        async def looked() -> bool:
+            async with database.reading() as session:
+                return (await log_memory.load(session, TOPIC.name)).topic_id not in (None, "the one before")
+
+        await eventually(looked, within_s=20)
+        stop.set()
+        await task
+        await broker.stop()
+    waiting = {row["key"] for row in await orders.rows(OUTBOX) if row["published_at"] is None}
+    assert waiting == ({"order:A1", "order:A5"} if is_another else set())
+    assert [one["events"] for one in logs if one["event"] == "published_again"] == ([2] if is_another else [])
+    assert bool(said_again) == is_another
+    before = len(await orders.rows(OUTBOX))
+    await orders.relay()
+    assert len(await orders.rows(OUTBOX)) == before
+    assert all(row["published_at"] is not None for row in await orders.rows(OUTBOX))

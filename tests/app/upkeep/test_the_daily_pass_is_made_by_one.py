@@ -1,0 +1,99 @@
+"""`CONSUMER_RETENTION`: once a day `sync` archives what is old, one process of several; what hinders it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from consumer.app.upkeep.retention import Retention
+from consumer.clock import SystemClock
+from consumer.ledger import Database
+from consumer.ledger.archiving import passes
+from consumer.telemetry.metrics import Metrics
+from tests.archive.old_shop import EVENTS, rows
+from tests.archive.test_nothing_is_lost_however_it_ends import filled
+from tests.support.desk import Desk
+from tests.support.ports import eventually
+from tests.support.process import ConsumerProcess, ended
+
+DAY = timedelta(days=1)
+
+
+@asynccontextmanager
+async def running(database: Database, folder: Path, holder: str) -> AsyncIterator[Metrics]:
+    stop, metrics = asyncio.Event(), Metrics()
+    retention = Retention(database, folder=folder, age=DAY, holder=holder, clock=SystemClock(), metrics=metrics)
+    task = asyncio.create_task(retention.run(stop))
+    try:
+        yield metrics
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, 20)
+
+
+async def last(database: Database) -> passes.LastPass:
+    async with database.reading() as session:
+        return await passes.load(session)
+
+
+# case: B35
+async def test_two_processes_and_one_pass(database: Database, tmp_path: Path) -> None:
+    await filled(database, 400)
+    folder = tmp_path / "kept"
+
+    async def done() -> bool:
+        return (await last(database)).done_at is not None
+
+    async with running(database, folder, "one") as one, running(database, folder, "two") as two:
+        await eventually(done, within_s=30)
+    archived = [metrics.registry.get_sample_value("consumer_archived_events_total") for metrics in (one, two)]
+    assert sorted(archived, key=float) == [0, 400]  # type: ignore[arg-type]  # neither is None
+    first = await last(database)
+    async with running(database, folder, "three"):
+        await asyncio.sleep(0)
+    assert await last(database) == first, "the next one is due tomorrow"
+
+
+async def test_a_folder_that_cannot_be_written_is_told(sqlite_ledger: Database, tmp_path: Path) -> None:
+    await filled(sqlite_ledger, 50)
+    (tmp_path / "kept").write_text("a file")
+    desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+
+    async def failed() -> bool:
+        return (await last(sqlite_ledger)).code == "archive_unwritable"
+
+    async with running(sqlite_ledger, tmp_path / "kept", "one") as metrics:
+        await eventually(failed, within_s=30)
+        await eventually(lambda: metrics.registry.get_sample_value("consumer_archive_failing") == 1)
+    assert all(row["archive"] is None for row in await rows(sqlite_ledger, EVENTS))
+    said = await asyncio.to_thread(desk.call, "status", "--json")
+    assert '"archive_failing"' in said.stdout
+
+
+@pytest.mark.slow
+async def test_sync_does_it(sqlite_ledger: Database, tmp_path: Path) -> None:
+    await filled(sqlite_ledger, 300)
+    environ = {
+        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
+        "CONSUMER_BROKER_URL": f"embedded:///{tmp_path}/log.db",
+        "CONSUMER_INTERNAL_PORT": "0",
+        "CONSUMER_RETENTION": "30d",
+        "CONSUMER_ARCHIVE_DIR": str(tmp_path / "kept"),
+        "SVC_BASE_URL": "http://127.0.0.1:9",
+        "SVC_APP_ID": "svc_app_1",
+        "SVC_APP_SECRET": "svc_sk_live_1",
+    }
+    process = ConsumerProcess("sync", environ=environ, folder=tmp_path)
+
+    async def gone() -> bool:
+        return all(row["archive"] for row in await rows(sqlite_ledger, EVENTS))
+
+    with ended(process):
+        process.spawn()
+        await eventually(gone, within_s=60)
+        assert process.stop() == 0

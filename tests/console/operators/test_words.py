@@ -1,0 +1,255 @@
+"""An operator's words go through the outbox, are audited, and do what they say, or are refused before they are said."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Table
+
+from consumer.console.operators.vocabulary import RULES, WORDS, checked
+from consumer.console.operators.words import say
+from consumer.errors import NotFound, UsageError
+from consumer.ledger import Database
+from consumer.ledger.tables import AuditRow
+from handlers.access import tables as access
+from handlers.access.tables import ENTITLEMENTS, SOURCES, SUBSCRIPTIONS
+from handlers.fulfilment import tables as fulfilment
+from handlers.fulfilment.tables import CHECKOUTS, ORDERS
+from tests.support.handling.projections import OUTBOX, START, Projections, observed, own, said, unreadable
+
+AUDIT: Table = AuditRow.__table__
+
+
+async def speak(database: Database, word: str, subject: str, application: str = "default", **data: Any) -> str:
+    about: dict[str, Any] = {"application": application, "by": "op", "reason": "support", "now": START}
+    async with database.transaction() as session:
+        return await say(session, word, subject, **about, data=data)
+
+
+async def test_marked_paid_by_hand_is_one_effect_in_total(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: F37, G12
+    await speak(sqlite_ledger, "fulfilment.marked_paid", "A/1")
+    await projections.relay()
+    await projections.feed(said("order.paid", "evt_1", order_id="A/1"))
+    assert len(projections.of_type("fulfilment.requested")) == 1
+    [audited] = [row for row in await projections.rows(AUDIT) if row["actor"] == "op"]
+    assert (audited["action"], audited["subject"]) == ("fulfilment.marked_paid", "order:A/1")
+    assert audited["reason"] == "support"
+
+
+async def test_a_hold_is_ended_by_its_id(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: A42
+    await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE", "customer_reference": "c"}))
+    hold = await speak(sqlite_ledger, "access.held", "c")
+    await projections.relay()
+    await speak(sqlite_ledger, "access.hold_lifted", "c", id=hold)
+    await projections.relay()
+    told = [one.type for one in projections.of_type("access.granted", "access.revoked")]
+    assert told == ["access.granted", "access.revoked", "access.granted"]
+
+
+@pytest.mark.parametrize("word", sorted(WORDS))
+async def test_every_word_is_heard_by_a_handler(projections: Projections, word: str) -> None:
+    assert any(handler.wants(word) for handler in projections.handlers)
+
+
+@pytest.mark.parametrize(
+    ("word", "subject", "data", "told"),
+    [
+        ("order.paid", "A1", {}, "there is no such word; the words are checkout.registered, fulfilment.marked_paid"),
+        ("fulfilment.marked_paid", "", {}, "the subject is empty"),
+        ("fulfilment.marked_paid", "A\udc801", {}, "the subject has a character that cannot be kept"),
+        ("fulfilment.marked_paid", "A" * 256, {}, "the subject has more than 255 characters"),
+        ("fulfilment.marked_paid", "A1", {"amount": "5"}, "knows no 'amount'; it takes no names at all"),
+        ("access.customer_attached", "S1", {}, "access.customer_attached needs customer"),
+        ("access.customer_attached", "S1", {"customer": "c", "source": "me"}, "source is none of operator, resolver"),
+        ("access.hold_lifted", "c", {"id": ""}, "id is empty"),
+        ("access.complimentary_granted", "c", {"entitlment": "pro"}, "no 'entitlment'; it takes entitlement, until"),
+        ("access.complimentary_granted", "c", {"entitlement": ""}, "entitlement is empty"),
+        ("access.complimentary_granted", "c", {"entitlement": "pro "}, "entitlement has a blank at its end"),
+        ("access.complimentary_granted", "c", {"until": "tomorrow"}, "until is no time that is still to come"),
+        ("access.complimentary_granted", "c", {"until": "2027"}, "until is no time that is still to come"),
+        ("access.held", "c", {"until": "2025-12-31", "entitlement": "pro"}, "until is no time that is still to come"),
+        ("access.held", "c", {"by": "somebody else"}, "knows no 'by'"),
+        ("access.held", "c", {"a\nb": "1"}, r"knows no 'a\nb'"),
+        ("access.recheck", "access", {"after": "c9"}, "knows no 'after'"),
+        ("checkout.registered", "A1", {"session_id": "s1", "order_id": "A2"}, "order_id is not the order"),
+        ("checkout.registered", "A1", {"session_id": "s", "order_id": "A1", "expected_amount": "1e3"}, "no decimal"),
+        ("checkout.registered", "A1", {"session_id": "s", "order_id": "A1", "mode": "gift"}, "mode is none of payment"),
+    ],
+)
+def test_what_is_no_word_is_refused(word: str, subject: str, data: dict[str, Any], told: str) -> None:
+    # case: A42, F21
+    with pytest.raises(UsageError) as refused:
+        checked(word, subject, data, by="op", reason="support", now=START)
+    assert told in refused.value.message
+    assert len(refused.value.line().splitlines()) == 1
+
+
+async def test_what_is_refused_leaves_nothing(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: A42
+    with pytest.raises(UsageError):
+        await speak(sqlite_ledger, "access.complimentary_granted", "c", entitlment="pro")
+    assert await projections.rows(OUTBOX) == []
+    assert await projections.rows(AUDIT) == []
+
+
+def test_every_name_has_a_rule() -> None:
+    assert {name for word in WORDS.values() for name in word.needs + word.may} == set(RULES)
+
+
+async def world(projections: Projections) -> None:
+    """A paid order, one that is held, a payment and a subscription of nobody, a customer on hold with a gift."""
+    await projections.feed(
+        said("order.paid", "evt_1", order_id="paid"),
+        own("checkout.registered", "order:held", {"session_id": "s1", "order_id": "held", "expected_amount": "10"}),
+        said("order.paid", "evt_2", order_id="held", amount="9"),
+        said("checkout.session.completed", "evt_3", id="s2", order_id="unpaid"),
+        observed("order:unpaid", 1, {"status": "PENDING"}),
+        observed("subscription:S1", 2, {"status": "ACTIVE"}),
+        observed("subscription:S2", 3, {"status": "ACTIVE", "customer_reference": "c"}),
+        unreadable("subscription:S2", 4),
+        observed("payment:p1", 5, {"id": "p1", "status": "SUCCEEDED", "amount": "5"}),
+        own("access.held", "customer:c", {"by": "op"}, id_="drv_hold"),
+        own("access.complimentary_granted", "customer:c", {"by": "op"}, id_="drv_gift"),
+    )
+
+
+async def standing(projections: Projections) -> Any:
+    """All that the built-in handlers know, and what they emitted."""
+    tables = [ORDERS, CHECKOUTS, fulfilment.FINDINGS, access.FINDINGS, SOURCES, SUBSCRIPTIONS, ENTITLEMENTS]
+    return [await projections.rows(table) for table in tables], [one.id for one in projections.emitted]
+
+
+SAID: list[tuple[str, str, dict[str, Any]]] = [
+    ("checkout.registered", "new", {"session_id": "s9", "order_id": "new", "expected_amount": "10.50"}),
+    ("fulfilment.marked_paid", "new", {}),
+    ("fulfilment.released", "held", {}),
+    ("fulfilment.unfulfillable", "paid", {}),
+    ("fulfilment.finding_closed", "p1", {"kind": "orphan_payment"}),
+    ("access.finding_closed", "S2", {"kind": "unreadable_subscription"}),
+    ("access.customer_attached", "S1", {"customer": "c", "source": "resolver"}),
+    ("access.held", "nobody yet", {"entitlement": "pro", "until": "2026-02-01"}),
+    ("access.complimentary_granted", "nobody yet", {"until": None}),
+    ("access.hold_lifted", "c", {"id": "drv_hold"}),
+    ("access.complimentary_ended", "c", {"id": "drv_gift"}),
+    ("access.recheck", "access", {}),
+]
+
+
+@pytest.mark.parametrize(("word", "subject", "data"), SAID)
+async def test_what_may_be_said_is_done(
+    sqlite_ledger: Database, projections: Projections, word: str, subject: str, data: dict[str, Any]
+) -> None:
+    # case: F37, A36, A42
+    await world(projections)
+    before = await standing(projections)
+    event_id = await speak(sqlite_ledger, word, subject, **data)
+    told = await projections.relay()
+    assert event_id in [event.id for event in told]
+    assert await standing(projections) != before
+
+
+NOBODY: list[tuple[str, str, dict[str, Any], str]] = [
+    ("fulfilment.released", "nobody", {}, "the order is unknown"),
+    ("fulfilment.unfulfillable", "nobody", {}, "the order is unknown"),
+    ("fulfilment.finding_closed", "held", {"kind": "amount_mismatsch"}, "(open=amount_mismatch)"),
+    ("fulfilment.finding_closed", "held2", {"kind": "amount_mismatch"}, "(open=none)"),
+    ("access.finding_closed", "held", {"kind": "amount_mismatch"}, "(open=none)"),
+    ("access.customer_attached", "S9", {"customer": "c"}, "the subscription is unknown"),
+    ("access.hold_lifted", "c", {"id": "drv_gift"}, "the customer has no such hold (open=drv_hold)"),
+    ("access.hold_lifted", "d", {"id": "drv_hold"}, "the customer has no such hold (open=none)"),
+    ("access.complimentary_ended", "c", {"id": "drv_9"}, "no such complimentary (open=drv_gift)"),
+    ("access.brake_released", "access", {}, "no revocation is stopped"),
+]
+
+
+async def test_a_word_about_what_is_not_there_is_refused(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: F37, A36, A42, B31
+    await world(projections)
+    for word, subject, data, told in NOBODY:
+        with pytest.raises(NotFound) as refused:
+            await speak(sqlite_ledger, word, subject, **data)
+        assert told in refused.value.line()
+    assert [row["action"] for row in await projections.rows(AUDIT) if row["actor"] == "op"] == []
+
+
+async def test_what_is_there_in_one_application_is_not_in_another(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    # case: G8
+    await world(projections)
+    for word, subject, data in SAID:
+        if word in {one[0] for one in NOBODY}:
+            with pytest.raises(NotFound):
+                await speak(sqlite_ledger, word, subject, application="other", **data)
+
+
+async def test_a_word_that_could_change_nothing_is_refused(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: F33, F37
+    await world(projections)
+    for word, order_id, told in [
+        ("fulfilment.released", "unpaid", "not paid; fulfilment.marked_paid"),
+        ("fulfilment.unfulfillable", "unpaid", "not paid"),
+        ("fulfilment.released", "paid", "nothing holds the order"),
+    ]:
+        with pytest.raises(UsageError, match=told):
+            await speak(sqlite_ledger, word, order_id)
+
+
+async def test_twice_unfulfillable_is_refused(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: F33
+    await world(projections)
+    await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+    await projections.relay()
+    with pytest.raises(UsageError, match="already"):
+        await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+
+
+async def test_a_gift_on_its_way_can_be_ended_and_one_that_is_over_cannot(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    # case: A42
+    until = (START + timedelta(days=9)).isoformat()
+    gift = await speak(sqlite_ledger, "access.complimentary_granted", "c", entitlement="pro", until=until)
+    with pytest.raises(NotFound):
+        await speak(sqlite_ledger, "access.complimentary_ended", "d", id=gift)
+    await speak(sqlite_ledger, "access.complimentary_ended", "c", id=gift)
+    await projections.relay()
+    source = await projections.row(SOURCES)
+    assert (source["entitlement"], source["until"], source["ended_at"]) == ("pro", START + timedelta(days=9), START)
+    with pytest.raises(NotFound):
+        await speak(sqlite_ledger, "access.complimentary_ended", "c", id=gift)
+
+
+async def test_a_stopped_revocation_can_be_released(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: B31
+    projections.options = {"handlers.access.handler": {"brake": {"minimum": 0, "share": 0}, "past_due": "revoke"},
+                           "handlers.fulfilment.handler": {}}  # fmt: skip
+    record = {"customer_reference": "c"}
+    await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE", **record}))
+    await projections.feed(observed("subscription:S1", 2, {"status": "PAST_DUE", **record}))
+    assert (await projections.row(ENTITLEMENTS))["braked"]
+    await speak(sqlite_ledger, "access.brake_released", "access")
+    await projections.relay()
+    assert not (await projections.row(ENTITLEMENTS))["allowed"]
+
+
+def test_no_word_takes_a_cancel_or_a_payment_back() -> None:
+    # case: A52, F31
+    assert [word for word in WORDS if "cancel" in word or "unpaid" in word or "reopen" in word] == []
+
+
+async def test_a_hold_is_not_closed_away(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: F37, F20
+    await world(projections)
+    with pytest.raises(UsageError, match="the order is held") as refused:
+        await speak(sqlite_ledger, "fulfilment.finding_closed", "held", kind="amount_mismatch")
+    assert "consumer say fulfilment.released held --reason" in refused.value.line()
+    await projections.feed(
+        own("checkout.registered", "order:paid", {"session_id": "s3", "order_id": "paid", "expected_amount": "7"}),
+        observed("order:paid", 6, {"status": "PAID", "amount": "8"}),
+    )
+    await speak(sqlite_ledger, "fulfilment.finding_closed", "paid", kind="amount_mismatch")
