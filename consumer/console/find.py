@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Column, RowMapping, Table, and_, literal, or_, select, true
+from sqlalchemy import Column, RowMapping, Select, Table, and_, literal, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
@@ -283,16 +283,30 @@ async def _key(session: AsyncSession, name: str, application: str | None) -> lis
     )
     most = 0
     for keyed in (renewed, newest):
-        tried = 0
-        async for row in (await session.stream(keyed)).mappings():
-            tried += 1
-            key = idempotency_key(row["application"], row["event_id"], row["handler"], row["renewed_by"])
-            if key == name and application in (None, row["application"]):
-                return [_run_of_key(row, name)]
+        found, tried = await _holder(session, keyed, name, application)
+        if found:
+            return found
         most = max(most, tried)
     if most == KEYS_MAX:
         raise NotFound("no newer run has this key; older ones were not tried", name=name[:100], tried=KEYS_MAX)
     return []
+
+
+async def _holder(
+    session: AsyncSession, keyed: Select[Any], name: str, application: str | None
+) -> tuple[list[Found], int]:
+    """The first of these runs that has this key, and how many were tried."""
+    tried = 0
+    rows = await session.stream(keyed)
+    try:
+        async for row in rows.mappings():
+            tried += 1
+            key = idempotency_key(row["application"], row["event_id"], row["handler"], row["renewed_by"])
+            if key == name and application in (None, row["application"]):
+                return [_run_of_key(row, name)], tried
+    finally:
+        await rows.close()
+    return [], tried
 
 
 def _run_of_key(row: RowMapping, name: str) -> Found:
