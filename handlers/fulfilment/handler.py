@@ -232,8 +232,9 @@ async def payment_observed(event: Event, ctx: Context) -> None:
         amount=look_amount(event, options.amount),
         seen_at=event.received_at,
     )
-    order_id = await keep_payment(ctx, event, payment)
     if order_id is not None:
+        await judge_payments(ctx, event, order_id, payment)
+    elif (order_id := await keep_payment(ctx, event, payment)) is not None:
         await judge_payments(ctx, event, order_id)
     else:
         detail = {"payments": [payment.payment_id]}

@@ -12,11 +12,14 @@ from handlers.fulfilment.store import Change
 from handlers.fulfilment.tables import FINDINGS, PAYMENTS, FulfilmentOrder, FulfilmentPayment
 
 
-async def judge_payments(ctx: Context, event: Event, order_id: str) -> None:
-    """All SUCCEEDED payments of one order, and the one it was paid by, under its lock."""
+async def judge_payments(ctx: Context, event: Event, order_id: str, *heard_of: FulfilmentPayment) -> None:
+    """All SUCCEEDED payments of one order, those `heard_of` now and the one it was paid by included, under its lock,
+    which is taken before any payment's."""
     key: dict[str, Any] = {"application": ctx.application, "order_id": order_id}
     await ctx.insert_new(FulfilmentOrder(**key))
     order = await ctx.locked(FulfilmentOrder, **key)
+    for payment in heard_of:
+        await keep_payment(ctx, event, payment)
     found = set((await ctx.session.execute(select(PAYMENTS.c.payment_id).where(_of_order(ctx, order_id)))).scalars())
     if order is not None and order["payment_id"] is not None:
         found.add(order["payment_id"])
@@ -39,12 +42,9 @@ async def judge_proof(ctx: Context, event: Event, order_id: str, payment_id: str
     if payment_id is None or first is None:
         return
     if payment_id != first:
-        for one in (first, payment_id):
-            row = FulfilmentPayment(
-                application=ctx.application, payment_id=one, order_id=order_id, seen_at=event.received_at
-            )
-            await keep_payment(ctx, event, row)
-        await judge_payments(ctx, event, order_id)
+        of_order: dict[str, Any] = {"application": ctx.application, "order_id": order_id, "seen_at": event.received_at}
+        both = [FulfilmentPayment(payment_id=one, **of_order) for one in (first, payment_id)]
+        await judge_payments(ctx, event, order_id, *both)
     elif change.became("payment_id") and (change.may_be_orphan or change.before.paid_at is not None):
         others = select(PAYMENTS.c.payment_id).where(_of_order(ctx, order_id), PAYMENTS.c.payment_id != payment_id)
         if (await ctx.session.execute(others.limit(1))).first() is not None:
