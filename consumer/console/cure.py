@@ -12,11 +12,31 @@ def command(words: str, *given: str, options: str = "") -> str:
     return " ".join(part for part in parts if part)
 
 
-def release(order_id: str) -> str:
+def release(order_id: str, application: str = "default") -> str:
     """Lets go a paid order, whatever holds it."""
-    return command("consumer say fulfilment.released", order_id, options="--reason …")
+    return command("consumer say fulfilment.released", order_id, options=_reasoned(application))
 
 
-def unfulfillable(order_id: str) -> str:
+def unfulfillable(order_id: str, application: str = "default") -> str:
     """Says that there is nothing to deliver; the money is given back by hand (case F33)."""
-    return command("consumer say fulfilment.unfulfillable", order_id, options="--reason …")
+    return command("consumer say fulfilment.unfulfillable", order_id, options=_reasoned(application))
+
+
+def lift(customer: str, hold: str, application: str = "default") -> str:
+    """Ends a hold on a customer (case A42)."""
+    options = _reasoned(application, f"--set {quote(f'id={hold}')}")
+    return command("consumer say access.hold_lifted", customer, options=options)
+
+
+def settle(subject: str, kind: str, application: str = "default") -> str:
+    """What a finding waits for: the word that mends its cause, where there is one (case A36), else that a person closes
+    it."""
+    if kind == "unresolved_subscriber":
+        options = _reasoned(application, "--set customer=…")
+        return command("consumer say access.customer_attached", subject, options=options)
+    return command("consumer findings close", subject, kind, options=_reasoned(application))
+
+
+def _reasoned(application: str, *options: str) -> str:
+    elsewhere = [f"--application {quote(application)}"] if application != "default" else []
+    return " ".join((*options, *elsewhere, "--reason …"))

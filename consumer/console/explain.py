@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
 from consumer.console.alarms.unread import NO_CREDENTIALS
-from consumer.console.cure import command, release
+from consumer.console.cure import lift, release, settle
 from consumer.console.event_view import place_in, traces_of
 from consumer.console.timeline import timeline, wait_of, waits_of
 from consumer.console.views import access_view, findings_of, order_view, subscription_view
@@ -56,7 +56,7 @@ async def explain_order(
             await _due(session, application, {key: {}}),
             reads,
             _unserved(state),
-            _held(order_id, state["hold"], state["findings"]),
+            _held(application, order_id, state["hold"], state["findings"]),
         ),
     }
 
@@ -70,17 +70,17 @@ async def explain_subscription(
     *,
     is_read: bool = True,
 ) -> dict[str, Any]:
-    """Raises NotFound."""
+    """With what comes next for its customer, by whom access is told, and may be stopped. Raises NotFound."""
     state = await subscription_view(session, application, subscription_id, policy, now)
-    key = f"subscription:{subscription_id}"
+    key, customer = f"subscription:{subscription_id}", state["customer"]
+    due = await _due(session, application, {key: {}} | ({f"customer:{customer}": {}} if customer else {}))
     reads = await _reads(session, application, "subscription", {subscription_id: {}}, is_read=is_read)
+    stopped = _stopped(await _sources(session, application, customer), now) if customer else []
     return {
         "state": state,
         "policy": _policy(policy, state["price_id"]),
         "timeline": await timeline(session, application, key, plugin="access", about=[subscription_id]),
-        "next": _in_order(
-            await _due(session, application, {key: {}}), reads, _found(subscription_id, state["findings"])
-        ),
+        "next": _in_order(due, reads, stopped, _found(application, subscription_id, state["findings"])),
     }
 
 
@@ -97,8 +97,10 @@ async def explain_customer(
         for id_ in await _subscriptions_of(session, application, customer)
     ]
     orders = await _orders_of(session, application, customer)
+    sources = await _sources(session, application, customer)
     next_ = [
         await _due(session, application, {key: {}}),
+        _stopped(sources, now),
         await _next_of_subscriptions(session, application, subscriptions, is_read=is_read),
         await _next_of_orders(session, application, customer, orders, is_read=is_read),
     ]
@@ -109,7 +111,7 @@ async def explain_customer(
         "subscriptions": subscriptions,
         "sources": [
             _picked(row, "id", "kind", "entitlement", "until", "reason", "by", "created_at", "ended_at")
-            for row in await _rows(session, access.SOURCES, application, customer=customer)
+            for row in sources
         ],
         "orders": [_picked(one, "order_id", "status", "fulfilment", "hold", "paid_at", "amount") for one in orders],
         "checkouts": [_picked(row, "session_id", "order_id", "status") for row in checkouts],
@@ -119,6 +121,21 @@ async def explain_customer(
     if not any(found[part] for part in ("subscriptions", "sources", "orders", "checkouts", "timeline", "next")):
         raise NotFound("the customer is unknown", customer=customer)
     return found
+
+
+async def _sources(session: AsyncSession, application: str, customer: str) -> list[Mapping[str, Any]]:
+    return await _rows(session, access.SOURCES, application, customer=customer)
+
+
+def _stopped(sources: Sequence[Mapping[str, Any]], now: datetime) -> list[Entry]:
+    """What an operator stopped, and the command that gives it back (case A42)."""
+    return [
+        {"at": row["until"], "code": "access.held", "by": row["by"], "reason": row["reason"],
+         "entitlement": row["entitlement"],
+         "waits": f"an operator: {lift(row['customer'], row['id'], row['application'])}"}
+        for row in sources
+        if row["kind"] == "hold" and row["ended_at"] is None and (row["until"] is None or row["until"] > now)
+    ]  # fmt: skip
 
 
 async def _orders_of(session: AsyncSession, application: str, customer: str) -> list[Entry]:
@@ -135,7 +152,9 @@ async def _next_of_subscriptions(
     named: dict[str, Entry] = {one["id"]: {"subscription_id": one["id"]} for one in subscriptions}
     due = await _due(session, application, {f"subscription:{id_}": name for id_, name in named.items()})
     due += await _reads(session, application, "subscription", named, is_read=is_read)
-    return due + [entry | named[one["id"]] for one in subscriptions for entry in _found(one["id"], one["findings"])]
+    return due + [
+        entry | named[one["id"]] for one in subscriptions for entry in _found(application, one["id"], one["findings"])
+    ]
 
 
 async def _next_of_orders(
@@ -155,10 +174,12 @@ async def _next_of_orders(
     due = await _due(session, application, {f"order:{id_}": name for id_, name in named.items()})
     due += await _reads(session, application, "order", named, is_read=is_read)
     for id_, one in shown.items():
-        due += [entry | named[id_] for entry in [*_unserved(one), *_held(id_, one["hold"], one["findings"])]]
+        due += [
+            entry | named[id_] for entry in [*_unserved(one), *_held(application, id_, one["hold"], one["findings"])]
+        ]
     for row in older:
         found = await findings_of(session, fulfilment.FINDINGS, application, row["order_id"])
-        due += [entry | named[row["order_id"]] for entry in _held(row["order_id"], row["hold"], found)]
+        due += [entry | named[row["order_id"]] for entry in _held(application, row["order_id"], row["hold"], found)]
     return due
 
 
@@ -222,22 +243,22 @@ def _unserved(state: Mapping[str, Any]) -> list[Entry]:
     return [{"at": None, "code": "no_handler", "detail": NOBODY}] if is_due and not served else []
 
 
-def _held(order_id: str, hold: Hold | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
+def _held(application: str, order_id: str, hold: Hold | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
     """What only an operator can move, and the command that does. The finding that stands for the hold is the same
     matter: it closes when the order goes, and closing it by hand moves nothing."""
     if hold is None:
-        return _found(order_id, findings)
+        return _found(application, order_id, findings)
     who = "an operator" if hold != Hold.ASKED else "the service's answer, or an operator"
-    entry = {"at": None, "code": f"held.{hold}", "waits": f"{who}: {release(order_id)}"}
+    entry = {"at": None, "code": f"held.{hold}", "waits": f"{who}: {release(order_id, application)}"}
     same = [one for one in findings if one["kind"] == FINDING_OF_HOLD.get(hold)]
     others = [one for one in findings if one not in same]
-    return ([entry | {"detail": one["detail"]} for one in same] or [entry]) + _found(order_id, others)
+    return ([entry | {"detail": one["detail"]} for one in same] or [entry]) + _found(application, order_id, others)
 
 
-def _found(subject: str, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
+def _found(application: str, subject: str, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
     return [
         {"at": None, "code": f"finding.{one['kind']}", "detail": one["detail"],
-         "waits": f"an operator: {command('consumer findings close', subject, one['kind'], options='--reason …')}"}
+         "waits": f"an operator: {settle(subject, one['kind'], application)}"}
         for one in findings
     ]  # fmt: skip
 

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Column, RowMapping, Table, and_, or_, select, true
+from sqlalchemy import Column, RowMapping, Select, Table, and_, literal, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
 from consumer.console import mentions
 from consumer.console.mentions import subject_in
+from consumer.errors import NotFound
 from consumer.ledger.plans import plans
+from consumer.ledger.plans.tables import PlanItemRow, PlanRow
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import reason_of
@@ -32,10 +34,14 @@ HINTS: Table = HintRow.__table__
 OUTBOX: Table = OutboxRow.__table__
 QUARANTINE: Table = QuarantineRow.__table__
 RUNS: Table = RunRow.__table__
+PLANS: Table = PlanRow.__table__
+ITEMS: Table = PlanItemRow.__table__
+KEYED: Final = tuple(RUNS.c[name] for name in ("application", "event_id", "handler", "key", "status", "updated_at"))
 FOUND_MAX: Final = 20
 NEAR_FROM: Final = 2_000
 NEAR_MAX: Final = 5
-KEYS_FROM: Final = 20_000
+KEYS_MAX: Final = 100_000
+"""So many are tried, which takes a second."""
 RECEIVED_WITHIN: Final = timedelta(minutes=10)
 
 
@@ -53,7 +59,8 @@ class Found:
 
 
 async def find(session: AsyncSession, name: str, *, application: str | None = None) -> list[Found]:
-    """Everything that has this name, what it is about first; empty when nothing has."""
+    """Everything that has this name, what it is about first; empty when nothing has. Raises NotFound for an idempotency
+    key when there are more of them than can be tried."""
     found = await _orders(session, name, application)
     found += await _subscriptions(session, name, application)
     found += await _customers(session, name, application)
@@ -253,26 +260,65 @@ def _what_next(row: RowMapping) -> str:
 
 def _received_at(delivery_id: str) -> datetime | None:
     """When a delivery came, as its id says: so it is found by that time, whatever the ledger holds."""
-    found = re.match(r"dlv_([0-9a-f]{12})", delivery_id)
+    found = re.match(r"dlv_(0[0-9a-f]{11})", delivery_id)  # until the year 2527
     return datetime.fromtimestamp(int(found.group(1), 16) / 1000, UTC) if found else None
 
 
 async def _key(session: AsyncSession, name: str, application: str | None) -> list[Found]:
-    """An idempotency key is a digest: the newest runs are tried, one by one."""
-    columns = (RUNS.c.application, RUNS.c.event_id, RUNS.c.handler, RUNS.c.key, RUNS.c.status, RUNS.c.updated_at)
-    wanted = select(*columns).where(_of(RUNS, application)).order_by(RUNS.c.seq.desc()).limit(KEYS_FROM)
-    return [
-        Found(
-            application=row.application,
-            kind=f"idempotency key of {row.handler} for {row.event_id}",
-            id=name,
-            subject=subject_of(row.key),
-            at=row.updated_at,
-            detail=row.status,
-        )
-        for row in await session.execute(wanted)
-        if idempotency_key(row.application, row.event_id, row.handler) == name
-    ]
+    """The run of an idempotency key. A key is a digest, from which nothing can be told back: those that plans renewed
+    are tried, then those of the newest events' runs. Raises NotFound when there are more than were tried. The
+    application is asked for here, and not there, where a quiet one would have all runs read."""
+    renewed = (
+        select(*KEYED, ITEMS.c.plan.label("renewed_by"))
+        .join(ITEMS, and_(*(ITEMS.c[column.name] == column for column in KEYED[:3])))
+        .join(PLANS, and_(PLANS.c.id == ITEMS.c.plan, PLANS.c.renews_keys))
+        .order_by(PLANS.c.number.desc())
+        .limit(KEYS_MAX)
+    )
+    newest = (
+        select(*KEYED, literal(None).label("renewed_by"))
+        .join(EVENTS, and_(EVENTS.c.id == RUNS.c.event_id, EVENTS.c.application == RUNS.c.application))
+        .order_by(EVENTS.c.seq.desc())
+        .limit(KEYS_MAX)
+    )
+    most = 0
+    for keyed in (renewed, newest):
+        found, tried = await _holder(session, keyed, name, application)
+        if found:
+            return found
+        most = max(most, tried)
+    if most == KEYS_MAX:
+        raise NotFound("no newer run has this key; older ones were not tried", name=name[:100], tried=KEYS_MAX)
+    return []
+
+
+async def _holder(
+    session: AsyncSession, keyed: Select[Any], name: str, application: str | None
+) -> tuple[list[Found], int]:
+    """The first of these runs that has this key, and how many were tried."""
+    tried = 0
+    rows = await session.stream(keyed)
+    try:
+        async for row in rows.mappings():
+            tried += 1
+            key = idempotency_key(row["application"], row["event_id"], row["handler"], row["renewed_by"])
+            if key == name and application in (None, row["application"]):
+                return [_run_of_key(row, name)], tried
+    finally:
+        await rows.close()
+    return [], tried
+
+
+def _run_of_key(row: RowMapping, name: str) -> Found:
+    renewed = f", renewed by {row['renewed_by']}" if row["renewed_by"] else ""
+    return Found(
+        application=row["application"],
+        kind=f"idempotency key of {row['handler']} for {row['event_id']}{renewed}",
+        id=name,
+        subject=subject_of(row["key"]),
+        at=row["updated_at"],
+        detail=row["status"],
+    )
 
 
 def subject_of(key: str) -> tuple[str, str] | None:

@@ -252,7 +252,14 @@ class Settings(BaseModel):
     expect: RoleNames = _setting(
         "CONSUMER_EXPECT",
         None,
-        "roles that must be alive, comma-separated; `status` names one that is not. Left out: those of the last day",
+        "roles that must be alive, comma-separated; `status` names one that is not. Left out: `work`, and who was seen",
+    )
+    expect_days: float = _setting(
+        "CONSUMER_EXPECT_DAYS",
+        7.0,
+        "days for which a role that was seen is missed, without `CONSUMER_EXPECT`; one that was stopped: one at most",
+        gt=0,
+        le=7,
     )
 
     retention: Retention = _setting(

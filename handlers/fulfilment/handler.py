@@ -18,7 +18,7 @@ from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
 from handlers.fulfilment.lookups import is_paid, order_of_service_id
-from handlers.fulfilment.money import judge_payments
+from handlers.fulfilment.money import judge_payments, judge_proof, keep_payment
 from handlers.fulfilment.observing import Seen, observe
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import (
@@ -53,6 +53,7 @@ async def order_paid(batch: Sequence[tuple[Event, Context]]) -> None:
     was signed is let go when nobody answers: what was read came from where the answer comes from."""
     facts = [fact for event, ctx in batch if (fact := await _paid(event, ctx)) is not None]
     for fact, change in zip(facts, await apply_all(facts), strict=True):
+        await judge_proof(fact.ctx, fact.event, fact.order_id, _payment_in(fact.event, fact.ctx), change)
         if change.after.hold is Hold.ASKED:
             _ask(fact, change)
 
@@ -69,7 +70,7 @@ async def _paid(event: Event, ctx: Context) -> Fact | None:
         await _unidentified(ctx, event)
         return None
     amount = look_amount(event, options.amount)
-    proof = _proof(event)
+    proof = _proof(event, _payment_in(event, ctx))
     customer = event.customer or look_text(event, options.customer)
     service_order_id = event.object_id if event.object_id != order_id else None
     matching: Matching = "off" if ctx.is_history else options.matching  # a seed sets state, asks nothing (case B30)
@@ -188,7 +189,7 @@ def _seen(event: Event, ctx: Context) -> Seen:
     )
     if reading.status not in KNOWN_STATUSES:
         ctx.log.warning("unknown_enum", field="order.status", order_id=order_id)
-    return Seen(event, ctx, order_id, reading, _proof(event))
+    return Seen(event, ctx, order_id, reading, _proof(event, _payment_in(event, ctx)))
 
 
 @handles("checkout.registered", transactional=True, name="fulfilment:checkout_registered")
@@ -232,10 +233,11 @@ async def payment_observed(event: Event, ctx: Context) -> None:
         amount=look_amount(event, options.amount),
         seen_at=event.received_at,
     )
-    is_new = await ctx.insert_new(payment)
     if order_id is not None:
+        await judge_payments(ctx, event, order_id, payment)
+    elif (order_id := await keep_payment(ctx, event, payment)) is not None:
         await judge_payments(ctx, event, order_id)
-    elif is_new:
+    else:
         detail = {"payments": [payment.payment_id]}
         await open_finding(ctx, FINDINGS, "orphan_payment", payment.payment_id, event.received_at, detail)
         if service_order_id is not None:
@@ -301,6 +303,15 @@ async def _unidentified(ctx: Context, event: Event) -> None:
     ctx.log.warning("paid_order_unidentified", object_id=event.object_id)
     await open_finding(ctx, FINDINGS, "paid_unidentified", subject, event.received_at, {"event_id": event.id})
     ctx.note(f"object:{subject}", "order.paid_unidentified", {}, {"event_id": event.id})  # a read acts on it (F19)
+    payment_id = _payment_in(event, ctx)
+    if event.object_id is not None and payment_id is not None:
+        payment = FulfilmentPayment(
+            application=ctx.application,
+            payment_id=payment_id,
+            service_order_id=event.object_id,
+            seen_at=event.received_at,
+        )
+        await keep_payment(ctx, event, payment)  # the order's, once a read shows which that is
     if event.object_id is not None:
         ctx.request_read("service_order", event.object_id)
 
@@ -318,6 +329,12 @@ def _own(event: Event) -> Event:
     return event
 
 
-def _proof(event: Event) -> Proof:
+def _payment_in(event: Event, ctx: Context) -> str | None:
+    """The payment by which the order was paid, where the event or the record shows it."""
+    options: Options = ctx.options
+    return look_text(event, options.payment)
+
+
+def _proof(event: Event, payment_id: str | None = None) -> Proof:
     by_event = not event.id.startswith(_OWN)
-    return Proof(event_id=event.id, type=event.type, at=event.received_at, by_event=by_event)
+    return Proof(event_id=event.id, type=event.type, at=event.received_at, by_event=by_event, payment_id=payment_id)

@@ -1,26 +1,70 @@
-"""Money: what the payments of one order say when all of them are looked at (cases F28, F38)."""
+"""Money: what the payments of one order say when all of them are looked at (cases F28, F29, F38)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select, update
 
 from consumer.plugin import Context, Event
-from handlers.findings import open_finding
-from handlers.fulfilment.tables import FINDINGS, PAYMENTS, FulfilmentOrder
+from handlers.findings import close_finding, open_finding
+from handlers.fulfilment.store import Change
+from handlers.fulfilment.tables import FINDINGS, PAYMENTS, FulfilmentOrder, FulfilmentPayment
 
 
-async def judge_payments(ctx: Context, event: Event, order_id: str) -> None:
-    """All SUCCEEDED payments of one order, under its lock."""
+async def judge_payments(ctx: Context, event: Event, order_id: str, *heard_of: FulfilmentPayment) -> None:
+    """All SUCCEEDED payments of one order, those `heard_of` now and the one it was paid by included, under its lock,
+    which is taken before any payment's."""
     key: dict[str, Any] = {"application": ctx.application, "order_id": order_id}
     await ctx.insert_new(FulfilmentOrder(**key))
     order = await ctx.locked(FulfilmentOrder, **key)
-    of_order = (PAYMENTS.c.application == ctx.application) & (PAYMENTS.c.order_id == order_id)
-    found = (await ctx.session.execute(select(PAYMENTS.c.payment_id).where(of_order))).scalars().all()
+    for payment in heard_of:
+        await keep_payment(ctx, event, payment)
+    found = set((await ctx.session.execute(select(PAYMENTS.c.payment_id).where(_of_order(ctx, order_id)))).scalars())
+    if order is not None and order["payment_id"] is not None:
+        found.add(order["payment_id"])
     detail = {"payments": sorted(found)}
     if len(found) > 1:
         await open_finding(ctx, FINDINGS, "duplicate_payment", order_id, event.received_at, detail)
     if order is None or order["paid_at"] is None:
         await open_finding(ctx, FINDINGS, "orphan_payment", order_id, event.received_at, detail)
         ctx.request_read("order", order_id)
+
+
+async def judge_proof(ctx: Context, event: Event, order_id: str, payment_id: str | None, change: Change) -> None:
+    """What a proof of payment says of the money, after it has changed the order so: a second payment is found when its
+    event or its read comes, whichever of the two comes first (case F29).
+
+    Assumed, since the service shows no such field: the payment that an order's event or record names is one that paid
+    it, by the id that the list of payments has. Of a proof that names none nothing is concluded.
+    """
+    first = change.after.payment_id
+    if payment_id is None or first is None:
+        return
+    if payment_id != first:
+        of_order: dict[str, Any] = {"application": ctx.application, "order_id": order_id, "seen_at": event.received_at}
+        both = [FulfilmentPayment(payment_id=one, **of_order) for one in (first, payment_id)]
+        await judge_payments(ctx, event, order_id, *both)
+    elif change.became("payment_id") and (change.may_be_orphan or change.before.paid_at is not None):
+        others = select(PAYMENTS.c.payment_id).where(_of_order(ctx, order_id), PAYMENTS.c.payment_id != payment_id)
+        if (await ctx.session.execute(others.limit(1))).first() is not None:
+            await judge_payments(ctx, event, order_id)
+
+
+async def keep_payment(ctx: Context, event: Event, payment: FulfilmentPayment) -> str | None:
+    """Store what is said of a payment; what was said of it before stays. Returns the order that it is of, as far as
+    anybody said."""
+    if await ctx.insert_new(payment):
+        return payment.order_id
+    one = (PAYMENTS.c.application == ctx.application) & (PAYMENTS.c.payment_id == payment.payment_id)
+    said = {"order_id": payment.order_id, "service_order_id": payment.service_order_id, "amount": payment.amount}
+    known = {name: func.coalesce(PAYMENTS.c[name], value) for name, value in said.items()}
+    done = await ctx.session.execute(update(PAYMENTS).where(one).values(known).returning(PAYMENTS.c.order_id))
+    order_id: str | None = done.scalar()
+    if order_id is not None:
+        await close_finding(ctx, FINDINGS, "orphan_payment", payment.payment_id, event.received_at)
+    return order_id
+
+
+def _of_order(ctx: Context, order_id: str) -> Any:
+    return (PAYMENTS.c.application == ctx.application) & (PAYMENTS.c.order_id == order_id)

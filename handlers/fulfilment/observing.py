@@ -16,7 +16,7 @@ from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
 from handlers.fulfilment.lookups import completed_at, proofs_by_service_id
-from handlers.fulfilment.money import judge_payments
+from handlers.fulfilment.money import judge_payments, judge_proof
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import PAID, Order, Proof, Reading
 from handlers.fulfilment.store import Change, later
@@ -46,6 +46,9 @@ async def observe(batch: Sequence[Seen]) -> None:
             for seen, proof in zip(apart, proofs, strict=True)
         ]
         changes = await apply_all(facts)
+        for seen, change in zip(apart, changes, strict=True):
+            if seen.reading.status == PAID:
+                await judge_proof(seen.ctx, seen.event, seen.order_id, seen.proof.payment_id, change)
         newer = [
             (seen, proof, change)
             for seen, proof, change in zip(apart, proofs, changes, strict=True)

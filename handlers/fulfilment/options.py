@@ -13,7 +13,7 @@ class Options(BaseModel):
     answer, for at most `read_within_s` when the event is signed; `off` fulfils every paid order; `on` only those the
     merchant registered (others are parked, case F20); `read` those registered or shown by a read (a test event has no
     readable order, case F24). `amount`, `customer`, `service_order`, `payment_order`: JSON pointers inside a record or
-    an event's object.
+    an event's object. `payment`: the same, to the payment that an order was paid by.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -24,6 +24,7 @@ class Options(BaseModel):
     amount: tuple[str, ...] = ("/amount", "/order/amount")
     customer: tuple[str, ...] = ("/customer_reference", "/order/customer_reference", "/customer/reference")
     service_order: tuple[str, ...] = ("/id",)
+    payment: tuple[str, ...] = ("/payment_id", "/payment/id")
     payment_order: tuple[str, ...] = ("/order_id", "/order/order_id")
     payment_service_order: tuple[str, ...] = ("/order/id", "/order")
     payment_subscription: tuple[str, ...] = ("/subscription_id", "/subscription/id", "/subscription")

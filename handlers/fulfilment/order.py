@@ -40,13 +40,15 @@ class Proof:
     """Why we hold an order for paid: a verified event, a read, or an operator's word.
 
     `by_event`: an event of the service says so, however verified, which may be a test event of an order that does not
-    exist (case U8); otherwise the order itself was read, or an operator knows it.
+    exist (case U8); otherwise the order itself was read, or an operator knows it. `payment_id`: the payment that it
+    shows, if it shows one.
     """
 
     event_id: str
     type: str
     at: datetime
     by_event: bool = False
+    payment_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,8 @@ class Registration:
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """One order of one application. Amounts are decimal strings in USDC, without the service fee."""
+    """One order of one application. Amounts are decimal strings in USDC, without the service fee. `payment_id`: the
+    payment that the first proof to show one showed."""
 
     customer: str | None = None
     session_id: str | None = None
@@ -88,6 +91,7 @@ class Order:
     paid_at: datetime | None = None
     proof_event_id: str | None = None
     proof_type: str | None = None
+    payment_id: str | None = None
     hold: Hold | None = None
     requested_at: datetime | None = None
     unfulfillable_at: datetime | None = None

@@ -24,7 +24,7 @@ from handlers.fulfilment.order import PAID, Hold, Matching, Order, Proof, Readin
 
 def paid(order: Order, proof: Proof, matching: Matching, *, amount: str | None = None) -> Order:
     """The first proof makes it PAID; further ones change nothing but what a mere event left open (cases F2-F6)."""
-    known = replace(order, amount=order.amount or amount)
+    known = replace(order, amount=order.amount or amount, payment_id=order.payment_id or proof.payment_id)
     if known.paid_at is None:
         known = replace(known, expired_at=None, paid_at=proof.at, proof_event_id=proof.event_id, proof_type=proof.type)
     elif proof.by_event:

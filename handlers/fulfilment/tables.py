@@ -48,6 +48,7 @@ class FulfilmentOrder(TableRow, table=True):
     paid_at: datetime | None = _time()
     proof_event_id: str | None = _text(255)
     proof_type: str | None = _text(100)
+    payment_id: str | None = _text(255)
     hold: str | None = _text(40)
     requested_at: datetime | None = _time()
     unfulfillable_at: datetime | None = _time()
@@ -76,7 +77,8 @@ class FulfilmentCheckout(TableRow, table=True):
 
 
 class FulfilmentPayment(TableRow, table=True):
-    """One SUCCEEDED payment, as a read showed it: the source of duplicate and orphan money (cases F28, F29, B33)."""
+    """One SUCCEEDED payment, as a read showed it, or as a proof of its order names it that is not the first: the source
+    of duplicate and orphan money (cases F28, F29, B33)."""
 
     __tablename__ = "fulfilment_payment"
     __table_args__ = (

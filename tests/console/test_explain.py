@@ -112,7 +112,8 @@ async def test_a_subscription_says_its_policy_and_its_next_read(
         found = await explain_subscription(session, "default", "S1", policy, START)
     assert found["policy"]["past_due"] == "grace:3d"
     assert found["state"]["until"] == START + timedelta(days=3)
-    assert [entry["code"] for entry in found["next"]] == ["read", "access.subscription_due"]
+    codes = [entry["code"] for entry in found["next"]]
+    assert codes == ["access.granted", "read", "access.subscription_due", "access.customer_due"], "the customer's, too"
     answer(found)
 
 
@@ -135,6 +136,29 @@ async def test_a_customer_says_every_source_and_every_deadline(
     assert revoked["by"] == "access:source_added"
     assert revoked["after"]["reasons"] == ["held:drv_hold"]
     answer(found)
+
+
+async def test_a_subscription_says_what_stops_its_customers_access_and_the_cure(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    # case: A36, A42, A50
+    held = own("access.held", "customer:c", {"by": "ann", "reason": "chargeback"}, application="other")
+    over = own("access.held", "customer:c", {"by": "ann", "until": "2026-01-02T00:00:00Z"}, application="other")
+    live = {"status": "ACTIVE", "customer_reference": "c"}
+    await projections.feed(observed("subscription:S1", 1, live, application="other"), held, over)
+    await projections.feed(observed("subscription:S2", 2, {"status": "ACTIVE"}, application="other"))
+    now = START + timedelta(days=1)
+    async with sqlite_ledger.reading() as session:
+        found = await explain_subscription(session, "other", "S1", Policy(), now)
+        of_customer = await explain_customer(session, "other", "c", Policy(), now)
+        nobodys = await explain_subscription(session, "other", "S2", Policy(), now)
+    [stopped] = [entry for entry in found["next"] if entry["code"] == "access.held"]
+    assert stopped in of_customer["next"]
+    assert (stopped["by"], stopped["reason"]) == ("ann", "chargeback")
+    lift = f"consumer say access.hold_lifted c --set id={held.id} --application other --reason …"
+    assert stopped["waits"] == f"an operator: {lift}"
+    attach = "consumer say access.customer_attached S2 --set customer=… --application other --reason …"
+    assert [entry["waits"] for entry in nobodys["next"] if "waits" in entry] == [f"an operator: {attach}"]
 
 
 async def test_a_customer_is_told_which_order_is_stuck(sqlite_ledger: Database, projections: Projections) -> None:

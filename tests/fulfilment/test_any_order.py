@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from consumer.events import Event, Trust
 from handlers.fulfilment import rules
 from handlers.fulfilment.order import Matching, Order, Proof, Reading, Registration
-from handlers.fulfilment.tables import CHECKOUTS, ORDERS
+from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
 from tests.fulfilment.conftest import Bench
 from tests.support.handling.projections import START, Projections, observed, own, said, unreadable
 
@@ -197,3 +197,51 @@ def test_the_handlers_end_the_same_in_any_order(
         assert straight[2] == 1
     elif trust is Trust.READ:
         assert straight[2] == other[2] == 0, "what was read is not let go by the time alone"
+
+
+def shows(what: tuple[str, str | None], number: int, application: str) -> Event:
+    """What shows by which payment order A1 was paid, or does not show it: a kind, and the payment."""
+    kind, payment_id = what
+    of: dict[str, Any] = {"application": application}
+    shown: dict[str, Any] = {"payment_id": payment_id} if payment_id else {}
+    match kind:
+        case "event":
+            return said("order.paid", f"evt_{number}", id="so1", order_id="A1", **shown, **of)
+        case "event by the service's id":
+            return said("order.paid", f"evt_{number}", id="so1", **shown, **of)
+        case "read":
+            record = {"id": "so1", "order_id": "A1", "status": "PAID", "payment": {"id": payment_id}}
+            return observed("order:A1", number, record, **of)
+        case "read of the payment":
+            money = {"id": payment_id, "status": "SUCCEEDED", "order": {"id": "so1"}}
+            return observed(f"payment:{payment_id}", number, money, **of)
+    return own("fulfilment.marked_paid", "order:A1", {"by": "op"}, id_=f"drv_{number}", **of)
+
+
+KINDS = ["event", "event by the service's id", "read", "read of the payment", "word"]
+SHOWN = st.tuples(st.sampled_from(KINDS), st.sampled_from([None, "p1", "p2", "p3"]))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), shown=st.lists(SHOWN, max_size=6), together=st.booleans())
+def test_a_second_payment_is_found_once_whichever_came_first(
+    bench: Bench, data: Any, shown: list[tuple[str, str | None]], together: bool
+) -> None:
+    # case: F4, F29, G1, G2
+    shown = [one for one in shown if one[0] != "read of the payment" or one[1] is not None]
+    shown.append(("read", "p1"))  # by it the service's id of the order is known, in the end
+    positions = list(range(len(shown)))
+    again = data.draw(st.lists(st.sampled_from(positions), max_size=4))
+    order = data.draw(st.permutations(positions + again))
+
+    async def found() -> list[tuple[Any, Any]]:
+        application = next(bench.names)
+        orders = Projections(bench.database, MODULE, application=application)
+        events = [shows(shown[position], position + 1, application) for position in order]
+        await (orders.feed_together(events) if together else orders.feed(*events))
+        rows = await orders.rows(FINDINGS, application=application, closed_at=None)
+        return [(row["kind"], row["detail"]) for row in rows if row["kind"].endswith("_payment")]
+
+    paid_by = sorted({payment_id for kind, payment_id in shown if payment_id and kind != "word"})
+    expected = [("duplicate_payment", {"payments": paid_by})] if len(paid_by) > 1 else []
+    assert bench.runner.run(found()) == expected

@@ -19,7 +19,7 @@ from handlers.fulfilment import observing
 from handlers.fulfilment.folding import Fact
 from handlers.fulfilment.order import Order, Proof, Reading
 from handlers.fulfilment.store import Change
-from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
+from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.conftest import Bench
 from tests.support.handling.live import Live
 from tests.support.handling.projections import START, observed, own, said, unreadable
@@ -29,6 +29,7 @@ SAID_FROM = START + timedelta(hours=1)
 TABLES: dict[str, tuple[Table, tuple[str, ...]]] = {
     "orders": (ORDERS, ()),
     "checkouts": (CHECKOUTS, ()),
+    "payments": (PAYMENTS, ()),
     "findings": (FINDINGS, ()),
     "outbox": (OutboxRow.__table__, ("seq", "event_id", "traceparent")),  # both are named after the application
     "reads": (ReadRow.__table__, ("asked", "traceparent")),
@@ -36,7 +37,8 @@ TABLES: dict[str, tuple[Table, tuple[str, ...]]] = {
     "runs": (RunRow.__table__, ("seq",)),
 }
 KINDS = ("paid", "paid", "paid", "paid read", "paid differently", "expired", "completed", "registered", "read paid",
-         "read pending", "unreadable", "released", "unfulfillable", "test", "unnamed")  # fmt: skip
+         "read pending", "unreadable", "released", "unfulfillable", "test", "unnamed", "paid by 1", "paid by 2",
+         "read by 2")  # fmt: skip
 
 
 def event(kind: str, order_id: str, number: int, application: str) -> Event:
@@ -53,6 +55,11 @@ def event(kind: str, order_id: str, number: int, application: str) -> Event:
             return said("order.paid", name, at=at, trust=Trust.READ, **paid)
         case "paid differently":
             return said("order.paid", name, at=at, **paid | {"amount": "12"})
+        case "paid by 1" | "paid by 2":
+            return said("order.paid", name, at=at, payment_id=f"pay_{kind[-1]}_{order_id}", **paid)
+        case "read by 2":
+            read = {**record, "status": "PAID", "payment": {"id": f"pay_2_{order_id}"}}
+            return observed(f"order:{order_id}", number, read, at=at, application=application)
         case "test":
             return said("order.paid", name, at=at, livemode=False, **paid)
         case "unnamed":
@@ -132,12 +139,15 @@ async def test_on_both_databases_too(database: Database) -> None:
     """Known and unknown orders, the same one twice, one that is held, one whose payment was seen before."""
     happened = [("payment", "D"),
                 ("registered", "A"), ("paid", "A"), ("paid", "B"), ("paid", "D"), ("paid differently", "C"),
-                ("paid", "A"), ("expired", "B"), ("paid", "B"), ("registered", "C"), ("paid", "C")]  # fmt: skip
+                ("paid", "A"), ("expired", "B"), ("paid", "B"), ("registered", "C"), ("paid", "C"),
+                ("paid by 1", "A"), ("paid by 2", "A"), ("paid by 1", "B"), ("paid by 2", "D")]  # fmt: skip
     singly = await end(database, "singly", happened, [1], "off")
     assert await end(database, "together", happened, [1, len(happened)], "off") == singly
     assert await end(database, "split", happened, [1, 2, 4], "off") == singly
     assert len(singly["outbox"]) == 4
     assert any("orphan_payment" in row for row in singly["findings"])
+    double = [row for row in singly["findings"] if "duplicate_payment" in row]
+    assert [one for one in "ABCD" if any(f"'{one}'" in row for row in double)] == ["A", "D"]
 
 
 # case: F18, F19, F28, G1

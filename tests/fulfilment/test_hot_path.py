@@ -34,10 +34,10 @@ def statements(database: Database) -> Iterator[list[str]]:
 
 async def test_a_paid_order_is_one_statement_and_a_duplicate_two(sqlite_ledger: Database, orders: Projections) -> None:
     with statements(sqlite_ledger) as first:
-        await orders.feed(said("order.paid", "evt_1", id="so1", order_id="A1", amount="10"))
+        await orders.feed(said("order.paid", "evt_1", id="so1", order_id="A1", amount="10", payment_id="p1"))
     assert len(first) == 1, first
     with statements(sqlite_ledger) as second:
-        await orders.feed(said("order.paid", "evt_2", id="so1", order_id="A1", amount="10"))
+        await orders.feed(said("order.paid", "evt_2", id="so1", order_id="A1", amount="10", payment_id="p1"))
     assert len(second) == 2, second
 
 

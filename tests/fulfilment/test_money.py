@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from consumer.errors import ConsumerError
 from consumer.events import Event
+from consumer.ledger import Database
 from handlers.fulfilment.store import LATE
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
@@ -168,6 +169,89 @@ async def test_two_payments_of_one_order_are_one_fulfilment_and_a_report(orders:
     assert len(orders.of_type("fulfilment.requested")) == 1
     found = await orders.row(FINDINGS)
     assert (found["kind"], found["subject"], found["detail"]) == ("duplicate_payment", "A1", {"payments": ["p1", "p2"]})
+
+
+def paid_by(payment_id: str | None, number: int, **more: Any) -> Event:
+    """An `order.paid` that shows by which payment."""
+    shown: dict[str, Any] = {"payment_id": payment_id} if payment_id else {}
+    return said("order.paid", f"evt_{number}", order_id="A1", **shown, **more)
+
+
+def read_paid(version: int, **shown: Any) -> Event:
+    """A read that says PAID."""
+    return observed("order:A1", version, {"status": "PAID", **shown})
+
+
+SECONDS = {
+    "an event": lambda: [paid_by("p1", 1), paid_by("p2", 2)],
+    "the same event again": lambda: [paid_by("p1", 1), paid_by("p2", 2), paid_by("p2", 3), paid_by("p1", 4)],
+    "a read": lambda: [paid_by("p1", 1), read_paid(1, payment={"id": "p2"})],
+    "an event after a read": lambda: [read_paid(1, payment_id="p1"), paid_by("p2", 1)],
+    "a read after an event that shows none": lambda: [
+        paid_by(None, 1),
+        payment("p1", 1),
+        read_paid(2, payment_id="p2"),
+    ],
+    "a payment": lambda: [paid_by("p1", 1), payment("p2", 1)],
+    "an event after a payment": lambda: [payment("p1", 1), paid_by("p2", 1)],
+    "an event that names the service's order": lambda: [
+        said("order.paid", "evt_1", id="so1", payment_id="p2"),
+        read_paid(1, id="so1", order_id="A1", payment_id="p1"),
+    ],
+}
+"""By what the second payment is heard of, and not by the list of payments."""
+
+
+@pytest.mark.parametrize("second", SECONDS)
+async def test_a_second_payment_is_found_when_its_event_or_its_read_comes(database: Database, second: str) -> None:
+    # case: F4, F29
+    orders = Projections(database, "handlers.fulfilment.handler", options={"matching": "off"})
+    await orders.feed(*SECONDS[second]())
+    assert len(orders.of_type("fulfilment.requested")) == 1
+    assert await open_kinds(orders) == {("duplicate_payment", "A1")}
+    found = await orders.row(FINDINGS, kind="duplicate_payment")
+    assert found["detail"] == {"payments": ["p1", "p2"]}
+
+    await orders.feed(payment("p1", 8, amount="10"), payment("p2", 9, amount="10"))  # the list tells it, too
+    assert await orders.row(FINDINGS, kind="duplicate_payment") == found
+    rows = await orders.rows(PAYMENTS)
+    assert [(row["payment_id"], row["order_id"]) for row in rows] == [("p1", "A1"), ("p2", "A1")]
+    refunded = {"kind": "duplicate_payment", "by": "op", "reason": "refunded"}
+    await orders.feed(own("fulfilment.finding_closed", "object:A1", refunded), paid_by("p2", 9), read_paid(9))
+    assert await open_kinds(orders) == set(), "once"
+
+
+NO_SECONDS = {
+    "the same payment": lambda: [
+        paid_by("p1", 1),
+        paid_by("p1", 2),
+        read_paid(1, payment={"id": "p1"}),
+        payment("p1", 2),
+    ],
+    "none shown": lambda: [paid_by(None, 1), paid_by(None, 2), read_paid(1), payment("p1", 2)],
+    "none shown by the second": lambda: [paid_by("p1", 1), paid_by(None, 2), read_paid(1, payment={"id": {}})],
+    "one that did not pay": lambda: [
+        paid_by("p1", 1),
+        observed("order:A1", 1, {"status": "PENDING", "payment_id": "p2"}),
+    ],
+    "a test": lambda: [paid_by("p1", 1), paid_by("p2", 2, livemode=False)],
+}
+
+
+@pytest.mark.parametrize("shown", NO_SECONDS)
+async def test_what_shows_no_second_payment_concludes_nothing(database: Database, shown: str) -> None:
+    # case: F4, F29
+    orders = Projections(database, "handlers.fulfilment.handler", options={"matching": "off"})
+    await orders.feed(*NO_SECONDS[shown]())
+    assert len(orders.of_type("fulfilment.requested")) == 1
+    assert not [row for row in await orders.rows(FINDINGS) if row["kind"] == "duplicate_payment"]
+
+
+async def test_what_a_payment_cost_is_known_although_an_event_named_it_first(orders: Projections) -> None:
+    # case: F29
+    await orders.feed(paid_by("p1", 1), paid_by("p2", 2), payment("p2", 1, amount="10", order={"id": "so1"}))
+    row = await orders.row(PAYMENTS, payment_id="p2")
+    assert (row["amount"], row["service_order_id"]) == ("10", "so1")
 
 
 async def test_a_payment_without_a_paid_order_is_an_orphan_until_the_order_is_paid(orders: Projections) -> None:

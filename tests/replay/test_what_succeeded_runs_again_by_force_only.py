@@ -6,6 +6,7 @@ import orjson
 from sqlalchemy import text
 
 from consumer.broker import Broker
+from consumer.console.find import find
 from consumer.ledger import Database
 from tests.replay.stage import Shop
 from tests.support.ports import eventually
@@ -39,6 +40,8 @@ async def test_the_key_is_the_same_unless_it_is_renewed(database: Database, brok
         assert (await replaying.apply(await replaying.plan())).is_as_planned
         assert shop.keys[-1] == ("mail", keys[2]), "a key that was renewed stays the run's key"
     async with database.reading() as session:
+        for each in (key, keys[2]):
+            assert [one.subject for one in await find(session, each)] == [("order", "order-1")]
         rows = await session.execute(text("SELECT action, reason, after FROM audit WHERE action = 'replay.planned'"))
         told = [(row.reason, orjson.loads(row.after)["forced"]) for row in rows]
     assert ("once more", True) in told

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import aiohttp
 import pytest
+from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app import App
@@ -18,12 +23,25 @@ from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.engine.database_time import shared_time
-from consumer.settings import Role, load_settings
+from consumer.ledger.handling import events, outbox, runs
+from consumer.ledger.handling.outbox import Emitted
+from consumer.ledger.handling.runs import Run
+from consumer.ledger.reading import read_requests
+from consumer.ledger.tables import ObservationRow, ReadRow, RunStatus
+from consumer.plugin import Context, Emission, Event, ReadRequest, handles
+from consumer.sandbox import Sandbox, SandboxConfig
+from consumer.sandbox.scenarios.stage import Stage
+from consumer.settings import Role, Settings, load_settings
 from consumer.telemetry.internal import Readiness
 from consumer.telemetry.metrics import Metrics
 from consumer.wire import unpack_delivery, unpack_event
 from tests.receive.rig import BODY
+from tests.support.handling.projections import own
+from tests.support.ports import eventually
+from tests.work.workshop import order_paid
 
+READS: Table = ReadRow.__table__
+OBSERVED: Table = ObservationRow.__table__
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
 
@@ -142,30 +160,62 @@ async def test_a_beat_that_was_held_up_moves_no_clock(tmp_path: Path, monkeypatc
         await pulse.stop()
 
 
-@pytest.mark.parametrize("off", [timedelta(minutes=10), timedelta(minutes=-10)], ids=["ahead", "behind"])
-@pytest.mark.parametrize("authenticity", ["api", "none"])
-async def test_what_serve_takes_is_received_by_the_ledgers_time(
-    off: timedelta, authenticity: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = RightClock()
-    machine.late = off
-    monkeypatch.setattr("consumer.app.root.SystemClock", lambda: machine)
+OFF = pytest.mark.parametrize("off", [timedelta(hours=3), timedelta(hours=-3)], ids=["ahead", "behind"])
+
+
+def settings_of(role: Role, database_url: str, tmp_path: Path, **more: str) -> Settings:
+    """Those of a role with one application."""
     environ = {
         "CONSUMER_DATABASE_URL": database_url,
         "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
-        "CONSUMER_AUTHENTICITY": authenticity,
         "CONSUMER_PORT": "0",
         "CONSUMER_LINGER_S": "0",
         "SVC_APP_SECRET": "svc_sk_live_x",
         "SVC_BASE_URL": "http://127.0.0.1:9",
         "SVC_APP_ID": "svc_app_x",
     }
+    return load_settings(environ | more, role)
+
+
+@pytest.fixture
+def machine(off: timedelta, monkeypatch: pytest.MonkeyPatch) -> RightClock:
+    """The machine of the process that is built next, off by so much."""
+    found = RightClock()
+    found.late = off
+    monkeypatch.setattr("consumer.app.root.SystemClock", lambda: found)
+    return found
+
+
+@asynccontextmanager
+async def running(app: App) -> AsyncIterator[None]:
+    """Its parts run."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(app.run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await task
+
+
+def is_now(at: datetime) -> bool:
+    """By the database's clock, which is this machine's."""
+    return abs(at - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+@OFF
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("authenticity", ["api", "none"])
+async def test_what_serve_takes_is_received_by_the_ledgers_time(
+    authenticity: str, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken: list[Message] = []
 
     async def publish(topic: str, message: Message, timeout_s: float = 5.0) -> None:
         taken.append(message)
 
-    async with App(load_settings(environ, Role.SERVE)) as app, aiohttp.ClientSession() as http:
+    settings = settings_of(Role.SERVE, database_url, tmp_path, CONSUMER_AUTHENTICITY=authenticity)
+    async with App(settings) as app, aiohttp.ClientSession() as http:
         monkeypatch.setattr(app.broker, "publish", publish)
         await app.receive()
         headers = {"content-type": "application/json"}
@@ -173,5 +223,72 @@ async def test_what_serve_takes_is_received_by_the_ledgers_time(
             assert answer.status == 200, await answer.text()
     [message] = taken
     unpack = unpack_delivery if authenticity == "api" else partial(unpack_event, locators=Locators())
-    received_at = unpack(message.key, message.value, message.headers).received_at
-    assert abs(received_at - datetime.now(UTC)) < timedelta(seconds=30)
+    assert is_now(unpack(message.key, message.value, message.headers).received_at)
+
+
+@OFF
+@pytest.mark.usefixtures("machine")
+async def test_work_does_what_is_due_by_the_ledgers_time_and_nothing_before(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    """Timers, and runs that are tried again; those to come are older than those that are due, and would be first."""
+    took: dict[str, datetime] = {}
+
+    @handles("parcel.due", name="clocked:take")
+    async def take(event: Event, ctx: Context) -> None:
+        assert is_now(event.received_at)
+        took[event.key] = ctx.now
+
+    plugin = ModuleType("clocked")
+    plugin.take = take  # type: ignore[attr-defined]  # what a module holds is set like this
+    now = datetime.now(UTC)
+    async with database.transaction() as session:
+        for name, at in (("later", now + timedelta(hours=1)), ("due", now)):
+            timer = Emission(id=f"drv_{name}", type="parcel.due", key=f"timer:{name}", data={}, not_before=at)
+            await outbox.put(session, [Emitted(emission=timer, cause=order_paid(1), handler="clocked:take")], now)
+            event = own("parcel.due", f"run:{name}", {}, id_=f"drv_run_{name}", at=now)
+            [seq] = (await events.record(session, [event], now)).values()
+            again = Run(application="default", event_id=event.id, handler="clocked:take", seq=seq, key=event.key,
+                        blocking=True, status=RunStatus.RETRYING, next_at=at)  # fmt: skip
+            await runs.add(session, [again], now)
+    async with App(settings_of(Role.WORK, database_url, tmp_path), plugins={"clocked": plugin}) as app:
+        await app.work()
+        async with running(app):
+            await eventually(lambda: {"timer:due", "run:due"} <= set(took), within_s=30)
+    assert set(took) == {"timer:due", "run:due"}
+    assert all(is_now(at) for at in took.values())
+
+
+@OFF
+@pytest.mark.usefixtures("machine")
+async def test_sync_reads_what_is_due_by_the_ledgers_time_and_nothing_before(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
+    async with Sandbox(SandboxConfig(seed=1)) as sandbox:
+        config = sandbox.config
+        stage = Stage(sandbox, config.app_id, 2)
+        later, due = (stage.order(word).order_id for word in ("later", "due"))
+        now = datetime.now(UTC)
+        asked = [
+            ReadRequest(kind="order", object_id=later, not_before=now + timedelta(hours=1)),
+            ReadRequest(kind="order", object_id=due),
+        ]
+        async with database.transaction() as session:
+            await read_requests.ask(session, "default", asked, now)
+
+        async def left() -> set[str]:
+            async with database.reading() as session:
+                return set(await session.scalars(select(READS.c.object_id).where(READS.c.kind == "order")))
+
+        async def is_read() -> bool:
+            return due not in await left()
+
+        service = {"SVC_BASE_URL": sandbox.base_url, "SVC_APP_ID": config.app_id, "SVC_APP_SECRET": config.app_secret}
+        async with App(settings_of(Role.SYNC, database_url, tmp_path, **service)) as app:
+            await app.sync()
+            async with running(app):
+                await eventually(is_read, within_s=30)
+        assert await left() == {later}
+    async with database.reading() as session:
+        seen = (await session.execute(select(OBSERVED.c.read_at).where(OBSERVED.c.object_id == due))).scalars()
+        assert [is_now(at) for at in seen] == [True]

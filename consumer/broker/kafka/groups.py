@@ -1,4 +1,5 @@
-"""Groups on Kafka, by looking only: committed offsets against the ends of the topic, and who is a member."""
+"""Groups on Kafka, by looking only: committed offsets against the ends of the topic, who is a member, and which topic
+it is: aiokafka asks for metadata in a version that knows no topic ids yet, so the one question is spelled out here."""
 
 from __future__ import annotations
 
@@ -6,11 +7,14 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupCoordinatorNotAvailableError, for_code
+from aiokafka.errors import GroupCoordinatorNotAvailableError, IncompatibleBrokerVersion, for_code
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
 from consumer.broker.groups import GroupReport
 from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
@@ -21,6 +25,59 @@ from consumer.errors import BrokerUnavailable
 OLDEST_WITHIN_S = 3.0
 COORDINATOR_TRIES = 10
 COORDINATOR_EVERY_S = 0.3
+_METADATA: Final = 3
+_WITH_IDS: Final = 10
+_TEXT, _TAGS, _ID = CompactString("utf-8"), ("tags", TaggedFields), (("id_high", Int64), ("id_low", Int64))
+
+
+class _Metadata(Response):  # type: ignore[misc]  # aiokafka has no types
+    """Metadata, version 10."""
+
+    API_KEY = _METADATA
+    API_VERSION = _WITH_IDS
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("brokers", CompactArray(("node_id", Int32), ("host", _TEXT), ("port", Int32), ("rack", _TEXT), _TAGS)),
+        ("cluster_id", _TEXT),
+        ("controller_id", Int32),
+        ("topics", CompactArray(
+            ("error_code", Int16), ("name", _TEXT), *_ID, ("is_internal", Boolean),
+            ("partitions", CompactArray(
+                ("error_code", Int16), ("partition", Int32), ("leader", Int32), ("leader_epoch", Int32),
+                ("replicas", CompactArray(Int32)), ("in_sync", CompactArray(Int32)), ("offline", CompactArray(Int32)),
+                _TAGS,
+            )),
+            ("operations", Int32), _TAGS,
+        )),
+        ("operations", Int32),
+        _TAGS,
+    )  # fmt: skip
+
+
+class _AskMetadata(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
+    """Metadata, version 10: of topics by name."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _METADATA
+    API_VERSION = _WITH_IDS
+    RESPONSE_TYPE = _Metadata
+    SCHEMA = Schema(
+        ("topics", CompactArray(*_ID, ("name", _TEXT), _TAGS)),
+        ("creates", Boolean),
+        ("cluster_operations", Boolean),
+        ("topic_operations", Boolean),
+        _TAGS,
+    )
+
+
+class _TopicsByName(Request[_AskMetadata]):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = _METADATA
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+
+    def build(self, request_struct_class: type[_AskMetadata]) -> _AskMetadata:
+        return request_struct_class([(0, 0, name, {}) for name in self._names], False, False, False, {})
 
 
 async def inspect_groups(connection: KafkaConnection, groups: Mapping[str, str]) -> list[GroupReport]:
@@ -33,7 +90,9 @@ async def inspect_groups(connection: KafkaConnection, groups: Mapping[str, str])
             await admin.start()
             await reader.start()
             there = set(await admin.list_topics())
-            return [await _group(admin, reader, group, topic) for group, topic in groups.items() if topic in there]
+            asked = {group: topic for group, topic in groups.items() if topic in there}
+            ids = await _topic_ids(admin, sorted(set(asked.values())))
+            return [await _group(admin, reader, group, topic, ids.get(topic)) for group, topic in asked.items()]
     except TimeoutError as error:
         raise BrokerUnavailable("the broker did not tell of the groups in time", within_s=ADMIN_TIMEOUT_S) from error
     except REFUSALS as error:
@@ -45,7 +104,23 @@ async def inspect_groups(connection: KafkaConnection, groups: Mapping[str, str])
         await end(admin, 2.0)
 
 
-async def _group(admin: Any, reader: Any, group: str, topic: str) -> GroupReport:
+async def _topic_ids(admin: Any, names: Sequence[str]) -> dict[str, str]:
+    """The id that Kafka gave each topic when it was made. Empty where the broker is too old to have any (before 2.8):
+    there, a topic that was made anew shows by its ends alone."""
+    if not names:
+        return {}
+    try:
+        answer = await admin._client.send(admin._client.get_random_node(), _TopicsByName(names))
+    except (IncompatibleBrokerVersion, NotImplementedError):
+        return {}
+    return {
+        topic["name"]: str(UUID(int=(topic["id_high"] % 2**64 << 64) | topic["id_low"] % 2**64))
+        for topic in answer.to_object()["topics"]
+        if (topic["id_high"], topic["id_low"]) != (0, 0)
+    }
+
+
+async def _group(admin: Any, reader: Any, group: str, topic: str, topic_id: str | None) -> GroupReport:
     [described] = await admin.describe_topics([topic])
     spots = [TopicPartition(topic, part["partition"]) for part in described["partitions"]]
     clients, committed = await _coordinated(admin, group, spots)
@@ -56,6 +131,7 @@ async def _group(admin: Any, reader: Any, group: str, topic: str) -> GroupReport
     return GroupReport(
         group=group,
         topic=topic,
+        topic_id=topic_id,
         members=len(clients),
         clients=clients,
         records=sum(ends[spot] - offset for spot, offset in waiting.items()),

@@ -219,6 +219,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
         processes=found.processes,
         expected=settings.expect,
+        expected_within=timedelta(days=settings.expect_days),
         settings_problems=problems,
         unproved_max_bytes=settings.unproved_max_bytes,
         last_pass=last_pass,
@@ -246,7 +247,7 @@ async def _reading(
     """How the service is read, of each application that is."""
     ever = await sync_state.applications(session)
     lately = await sync_state.applications(session, now - processes.FORGOTTEN_AFTER)
-    kept = kept_now(known, now, ever=ever, lately=lately)
+    kept = kept_now(known, now, ever=ever, lately=lately, within=timedelta(days=settings.expect_days))
     judged = to_judge(settings.applications, ever=ever, kept=kept)
     return await application_statuses(session, judged, now, kept=kept)
 

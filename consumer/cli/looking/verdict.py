@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from consumer.cli.cures import replay_command
 from consumer.cli.looking.evidence.accounts import judge_accounts
-from consumer.cli.looking.evidence.alive import alive
+from consumer.cli.looking.evidence.alive import SEEN_WITHIN, alive
 from consumer.cli.looking.evidence.readers import reader_since
 from consumer.cli.looking.evidence.signatures import ADVICE, Refused, are_ours, look_ours, refused_signatures
 from consumer.cli.looking.evidence.workers import judge_workers
@@ -57,6 +57,7 @@ def judge(
     walk_late_s: float = WALK_LATE_S,
     processes: Sequence[Process] = (),
     expected: Collection[str] | None = None,
+    expected_within: timedelta = SEEN_WITHIN,
     settings_problems: Sequence[str] = (),
     unproved_max_bytes: int = 0,
     shippers: Sequence[str] = (),
@@ -66,7 +67,7 @@ def judge(
     accounts: Mapping[str, Account] | None = None,
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `log`: what
-    is wrong with the log (`judge_log`). `processes`, `expected`: see `alive`. `shippers`: the
+    is wrong with the log (`judge_log`). `processes`, `expected`, `expected_within`: see `alive`. `shippers`: the
     handlers that could fulfil an order. `last_pass`: how archiving last went. `unwritable`: the ledger takes no write,
     so nobody can tell it that he lives. `late_reads`: the longest wait of each application that is read. `accounts`: by
     application, what of money and access is not as it should be."""
@@ -74,7 +75,8 @@ def judge(
     if unwritable is not None:
         found.append(unwritable)
     else:
-        found += alive(processes, figures.at, expected=expected, worker_seen_at=figures.worker_seen_at)
+        seen_at = figures.worker_seen_at
+        found += alive(processes, figures.at, expected=expected, within=expected_within, worker_seen_at=seen_at)
     found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
     signatures = refused_signatures(processes)
     for one in application_statuses:

@@ -12,7 +12,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say
 from consumer.console.alarms.queues import KINDS, findings, queues
-from consumer.console.cure import command, release, unfulfillable
+from consumer.console.cure import release, settle, unfulfillable
 from consumer.console.operators.subjects import held_by
 from consumer.errors import NotFound, UsageError
 
@@ -49,10 +49,10 @@ def show(subject: Subject, application: In = "default", as_json: Json = False) -
     for one in found:
         output.fields(one)
         if one["kind"] == held:
-            output.line(f"it closes when the order is let go: {release(subject)}")
-            output.line(f"or when there is nothing to deliver: {unfulfillable(subject)}")
+            output.line(f"it closes when the order is let go: {release(subject, application)}")
+            output.line(f"or when there is nothing to deliver: {unfulfillable(subject, application)}")
         else:
-            output.line(f"close it: {command('consumer findings close', subject, one['kind'], options='--reason …')}")
+            output.line(f"settle it: {settle(subject, one['kind'], application)}")
 
 
 @app.command()

@@ -97,7 +97,7 @@ async def _not_held(session: AsyncSession, order_id: str, kind: str, application
     if await held_by(session, application, order_id) == kind:
         raise UsageError(
             "the order is held: this closes when it is let go, or said to be unfulfillable",
-            next=f"{release(order_id)}, or {unfulfillable(order_id)}",
+            next=f"{release(order_id, application)}, or {unfulfillable(order_id, application)}",
         )
 
 

@@ -33,11 +33,12 @@ def alive(
     now: datetime,
     *,
     expected: Collection[str] | None,
+    within: timedelta = SEEN_WITHIN,
     worker_seen_at: datetime | None = None,
 ) -> list[Finding]:
-    """What is wrong with the processes. `expected`: the roles that must be there; None: those seen within a week, or a
-    day where the last one was stopped, and always `work`. `worker_seen_at`: when a worker, of an older version too, was
-    last seen in the list of handlers."""
+    """What is wrong with the processes. `expected`: the roles that must be there; None: those seen `within` that time,
+    or a day where the last one was stopped, and always `work`. `worker_seen_at`: when a worker, of an older version
+    too, was last seen in the list of handlers."""
     found: list[Finding] = []
     for role, (grade, harm) in MISSED.items():
         played = [one for one in processes if one.role == role]
@@ -48,7 +49,7 @@ def alive(
         if role == "work" and _is_older_version(worker_seen_at, played, now):
             continue
         last = max((one.seen_at for one in played), default=worker_seen_at if role == "work" else None)
-        is_missed = role in expected if expected is not None else was_there(played, now)
+        is_missed = role in expected if expected is not None else was_there(played, now, within)
         if is_missed or role == "work":
             found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}; start `consumer {role}`"))
     found += [_looping(loop) for loop in loops(processes, now) if loop.role in MISSED]
@@ -96,12 +97,12 @@ def _looping(loop: Loop) -> Finding:
     return Finding(Grade.DEGRADED, "role_restarts", text)
 
 
-def was_there(played: Sequence[Process], now: datetime) -> bool:
+def was_there(played: Sequence[Process], now: datetime, within: timedelta = SEEN_WITHIN) -> bool:
     """A death is told for as long as it is known, over a weekend too; who was stopped was meant to go."""
     newest = max(played, key=lambda one: one.seen_at, default=None)
     if newest is None:
         return False
-    return now - newest.seen_at <= (SEEN_WITHIN if newest.stopped_at is None else STOPPED_WITHIN)
+    return now - newest.seen_at <= (within if newest.stopped_at is None else min(within, STOPPED_WITHIN))
 
 
 def _gone(role: str, played: Sequence[Process], last: datetime | None) -> str:

@@ -4,25 +4,30 @@ lives, by what one kept, and by the settings of who looks. Pure."""
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from consumer.cli.looking.evidence.alive import was_there
+from consumer.cli.looking.evidence.alive import SEEN_WITHIN, was_there
 from consumer.console.alarms.lives import is_living
 from consumer.ledger.processes import READS, Process
 from consumer.settings import ApplicationSettings, Authenticity
 
 
 def kept_now(
-    processes: Sequence[Process], now: datetime, *, ever: Collection[str], lately: Collection[str]
+    processes: Sequence[Process],
+    now: datetime,
+    *,
+    ever: Collection[str],
+    lately: Collection[str],
+    within: timedelta = SEEN_WITHIN,
 ) -> frozenset[str]:
     """Of the applications for which a `sync` kept something `ever`, those that are read still. One that lives says
-    which it reads; else those kept `lately` are, as long as a `sync` is missed at all: who stopped it for good, or
-    moved away, is told of no late walk."""
+    which it reads; else those kept `lately` are, as long as a `sync` is missed at all (`within`): who stopped it for
+    good, or moved away, is told of no late walk."""
     played = [one for one in processes if one.role == "sync"]
     telling = [one for one in played if READS in one.said and is_living(one, now)]
     if telling:
         return frozenset(ever) & {name for one in telling for name in one.said[READS].split()}
-    return frozenset(lately) if not played or was_there(played, now) else frozenset()
+    return frozenset(lately) if not played or was_there(played, now, within) else frozenset()
 
 
 def reader_since(processes: Sequence[Process], now: datetime, application: str) -> datetime | None:

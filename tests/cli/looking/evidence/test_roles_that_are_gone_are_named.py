@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,8 +14,11 @@ from consumer.app.heartbeat import NOT_DURABLE
 from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Grade
 from consumer.console.alarms.lives import APART_FOR
-from consumer.ledger.processes import PREFIX, Process, Proof
+from consumer.ledger import Database, processes
+from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.processes import PREFIX, Process, Proof, Pulse
 from consumer.receive import answers
+from tests.support.desk import Desk
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -72,6 +77,40 @@ def test_a_death_is_told_over_a_weekend_and_who_was_stopped_is_not_missed_so_lon
     assert [one.code for one in alive(dead, NOW, expected=None)] == ["no_serve"]
     stopped = [living("work"), living("serve", seen_at=friday, stopped_at=friday)]
     assert alive(stopped, NOW, expected=None) == []
+
+
+def test_how_long_a_role_is_missed_is_a_setting() -> None:
+    seen = NOW - timedelta(hours=3)
+    for change in ({}, {"stopped_at": seen}):
+        processes = [living("work"), living("serve", seen_at=seen, **change)]
+        assert [one.code for one in alive(processes, NOW, expected=None, within=timedelta(hours=4))] == ["no_serve"]
+        assert alive(processes, NOW, expected=None, within=timedelta(hours=2)) == []
+    gone = [living("work", seen_at=seen)]
+    assert [one.code for one in alive(gone, NOW, expected=None, within=timedelta(hours=2))] == ["no_work"]
+
+
+def test_status_goes_by_the_setting(desk: Desk, environ: dict[str, str]) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+
+    async def seen() -> None:
+        database = Database(environ["CONSUMER_DATABASE_URL"])
+        async with database.transaction() as session:
+            at = await shared_time(session) - timedelta(hours=3)
+            one = living("serve")
+            said = Pulse(process=one.process, role=one.role, host=one.host, pid=one.pid, version=one.version,
+                         started_at=at, ready=True, since=at)  # fmt: skip
+            await processes.beat(session, [said], at)
+        await database.stop()
+
+    asyncio.run(seen())
+
+    def codes(**more: str) -> set[str]:
+        return {one["code"] for one in json.loads(desk.call("status", "--json", **more).stdout)["findings"]}
+
+    assert "no_serve" in codes()
+    assert "no_serve" in codes(CONSUMER_EXPECT_DAYS="0.2")
+    assert "no_serve" not in codes(CONSUMER_EXPECT_DAYS="0.1")
+    assert "settings_invalid" in codes(CONSUMER_EXPECT_DAYS="8"), "nobody remembers for so long"
 
 
 def test_every_503_but_that_of_a_process_that_ends_counts_as_not_stored() -> None:

@@ -42,6 +42,8 @@ def test_a_sync_that_is_missed_leaves_what_it_kept_and_one_that_was_given_up_doe
     assert kept() == set(BOTH)
     assert kept(living("sync", said={READS: "shop"}, seen_at=LONG_AGO)) == set(BOTH)
     assert kept(living("sync", seen_at=DAYS_AGO, stopped_at=DAYS_AGO)) == set()
+    seen = living("sync", said={READS: "shop"}, seen_at=DAYS_AGO)
+    assert kept_now([seen], NOW, ever=BOTH, lately=BOTH, within=timedelta(days=1)) == set(), "it is not missed"
     assert kept(lately=()) == set(), "its process is forgotten, and nothing was kept for a week"
 
 
