@@ -9,7 +9,7 @@ from typing import Final
 from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Text, text
 from sqlmodel import Field
 
-from consumer.columns import serial
+from consumer.columns import Words, serial
 from consumer.ledger.tables import HANDLER_CHARS, REASON_CHARS, LedgerRow, application_column, time_column
 
 
@@ -62,7 +62,7 @@ class PlanRow(LedgerRow, table=True):
     status: str = Field(sa_column=Column(String(10), nullable=False))
     created_at: datetime = time_column()
     created_by: str = Field(sa_column=Column(String(100), nullable=False))
-    reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    reason: str | None = Field(default=None, sa_column=Column(Words(REASON_CHARS)))
     filters: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
     forced: bool = Field(default=False, sa_column=Column(Boolean, nullable=False))
     renews_keys: bool = Field(default=False, sa_column=Column(Boolean, nullable=False))

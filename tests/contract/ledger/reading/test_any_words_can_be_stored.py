@@ -12,6 +12,7 @@ from sqlalchemy import Table, insert, select
 from consumer.columns import Words
 from consumer.events import Delivery
 from consumer.ledger import Database
+from consumer.ledger.plans.tables import PlanRow
 from consumer.ledger.reading import quarantine, read_requests
 from consumer.ledger.tables import EventRow, LedgerRow
 from consumer.plugin import ReadRequest
@@ -62,6 +63,7 @@ async def test_what_an_event_is_about_is_stored(database: Database, name: str) -
 def test_every_reason_is_words() -> None:
     """A reason may hold what an author's exception said, and that what the service said."""
     rows = LedgerRow.__subclasses__()
+    assert PlanRow in rows
     kinds = {row.__tablename__: row.__table__.c.reason.type for row in rows if "reason" in row.__table__.c}
     codes = {"quarantine"}
     assert {name for name, kind in kinds.items() if not isinstance(kind, Words)} == codes
