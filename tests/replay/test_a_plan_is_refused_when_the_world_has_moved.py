@@ -18,7 +18,7 @@ from consumer.ledger.reading import observations, quarantine
 from consumer.ledger.reading.observations import Observed
 from consumer.plugin import Context, handles
 from consumer.reason import Reason
-from tests.replay.stage import Shop, tables
+from tests.replay.stage import Shop, all_relayed, tables
 from tests.support.ports import eventually
 from tests.work.workshop import AT, order_paid
 
@@ -36,6 +36,7 @@ async def test_the_items_that_differ_are_named(database: Database, broker: Broke
         one = await shop.replaying().plan(event="evt_1")
         assert (await shop.replaying().apply(one)).is_as_planned
 
+        await eventually(lambda: all_relayed(database))
         before, acted = await tables(database), list(shop.keys)
         with pytest.raises(PlanMoved) as moved:
             await shop.replaying().apply(plan)

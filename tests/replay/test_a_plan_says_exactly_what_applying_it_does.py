@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles, idempotency_key
-from tests.replay.stage import Shop, tables
+from tests.replay.stage import Shop, all_relayed, tables
 from tests.support.ports import eventually
 from tests.work.workshop import order_paid
 
@@ -32,6 +32,7 @@ async def test_the_dead_are_done_again_and_nothing_else(database: Database, brok
         await eventually(lambda: work.count("shop:ship", "succeeded", 1))
         await eventually(lambda: work.count("shop:mail", "succeeded", 1))
 
+        await eventually(lambda: all_relayed(database))
         before = await tables(database)
         replaying = shop.replaying()
         plan = await replaying.plan()
@@ -66,6 +67,7 @@ async def test_replaying_everything_on_a_healthy_system_changes_nothing(database
     await work.publish(*[order_paid(number) for number in range(5)])
     async with work.working():
         await eventually(lambda: work.all_succeeded(15))
+        await eventually(lambda: all_relayed(database))
         before, acted = await tables(database), list(shop.keys)
         plan = await shop.replaying().plan()
         assert (plan["runs"], plan["skipped"]) == (0, 15)
