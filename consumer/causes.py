@@ -189,9 +189,12 @@ def of_log_file(name: str | None) -> type[BrokerError] | None:
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether the disk that this folder is on, or would be, is mounted read-only."""
-    there = next((one for one in (folder, *folder.parents) if one.is_dir()), None)
-    return there is not None and bool(os.statvfs(there).f_flag & os.ST_RDONLY)
+    """Whether the disk that this folder is on, or would be, is mounted read-only; False where nobody can tell."""
+    try:
+        there = next((one for one in (folder, *folder.parents) if one.is_dir()), None)
+        return there is not None and bool(os.statvfs(there).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def of_disk(error: E, path: Path) -> E:

@@ -15,7 +15,14 @@ from consumer.console.operators.words import say
 from consumer.errors import TermsDiffer, UsageError
 from handlers.access.links import link
 from handlers.fulfilment.order import Registration
-from handlers.fulfilment.registration import contradicted, hold_session, known_terms, register, register_session
+from handlers.fulfilment.registration import (
+    contradicted,
+    hold_session,
+    known_terms,
+    price_of,
+    register,
+    register_session,
+)
 
 REGISTERED = "checkout.registered"
 ACTOR = "query_api"
@@ -77,10 +84,12 @@ async def register_checkout(
     """Write it in this transaction and tell the handlers by `checkout.registered`; the same again is no news. Raises
     TermsDiffer, and has written nothing, when the session is registered with other terms: what was not said before may
     be added, and another session of the order may have others (cases C18, F21)."""
-    checkout = Checkout(application=application, session_id=session_id, **body.model_dump())
-    data = {name: value for name, value in asdict(checkout).items() if name != "application"}
     await hold_session(session, application, session_id)
     known = await known_terms(session, application, session_id)
+    if known is not None:
+        body = body.model_copy(update={"price_id": price_of(known, body.model_dump())})
+    checkout = Checkout(application=application, session_id=session_id, **body.model_dump())
+    data = {name: value for name, value in asdict(checkout).items() if name != "application"}
     if known is not None:
         if differing := contradicted(known, data):
             raise TermsDiffer(differing)

@@ -37,7 +37,7 @@ def is_another(memory: TopicMemory, topic_id: str | None, ends: Sequence[int]) -
 def after(memory: TopicMemory, topic_id: str | None, ends: Sequence[int], now: datetime) -> TopicMemory:
     """What is remembered after this look. Pure."""
     replaced_at = now if is_another(memory, topic_id, ends) else memory.replaced_at
-    return replace(memory, topic_id=topic_id, ends=tuple(ends), replaced_at=replaced_at)
+    return replace(memory, topic_id=topic_id or memory.topic_id, ends=tuple(ends), replaced_at=replaced_at)
 
 
 async def load(session: AsyncSession, topic: str) -> TopicMemory:

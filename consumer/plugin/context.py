@@ -156,6 +156,7 @@ class Context:
             raise HandlerMisuse("ctx.emit is for transactional handlers only", handler=self._handler.name)
         self._refuse(wrong_emission(type, key, data, not_before))
         derived = derived_id(self.application, type, key, once if once is not None else self._event.id)
+        self._withdrawn = [one for one in self._withdrawn if one != derived]
         self._emissions.append(Emission(id=derived, type=type, key=key, data=dict(data), not_before=not_before))
         return derived
 
@@ -168,7 +169,9 @@ class Context:
         if self._session is None:
             raise HandlerMisuse("ctx.withdraw is for transactional handlers only", handler=self._handler.name)
         self._refuse(wrong_emission(type, key, {}, None))
-        self._withdrawn.append(derived_id(self.application, type, key, once))
+        derived = derived_id(self.application, type, key, once)
+        self._emissions = [one for one in self._emissions if one.id != derived or not one.is_later(self.now)]
+        self._withdrawn.append(derived)
 
     def request_read(
         self,

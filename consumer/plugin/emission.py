@@ -32,6 +32,10 @@ class Emission:
     data: Mapping[str, Any]
     not_before: datetime | None = None
 
+    def is_later(self, now: datetime) -> bool:
+        """Whether it is held back."""
+        return self.not_before is not None and self.not_before > now
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest:

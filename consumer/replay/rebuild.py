@@ -215,6 +215,7 @@ class _Play:
         if sent:
             raise RebuildDiffers(f"{sent[0].type} by {handler.name} on {step.event_id} was never sent")
         await savepoint.commit()
+        await self.told.add({one.id for one in news})  # a timer that was withdrawn left no row
         missing = {one.id: one for one in then if one.id not in {now.id for now in ctx.emissions}}
         for emission in filter(self._rebuild.is_for_others, missing.values()):
             await self._honour(event, handler, emission)

@@ -69,7 +69,15 @@ class QueryApi:
         said = {"order_id": order_id, "customer": customer, "expected_amount": expected_amount, "mode": mode,
                 "price_id": price_id}  # fmt: skip
         body = {name: value for name, value in said.items() if value is not None}
-        if await self._ask("PUT", f"checkouts/{_quoted(session_id)}", body) is None:
+        path = f"checkouts/{_quoted(session_id)}"
+        try:
+            answer = await self._ask("PUT", path, body)
+        except QueryFailed as error:
+            if price_id is None or error.fields.get("status") != HTTPStatus.BAD_REQUEST:
+                raise
+            del body["price_id"]  # a consumer of the version before knows no price, and refuses what it does not know
+            answer = await self._ask("PUT", path, body)
+        if answer is None:
             raise QueryFailed("the application is unknown there", application=self._application)
 
     async def read_order(self, order_id: str) -> None:

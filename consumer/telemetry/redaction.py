@@ -54,6 +54,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63}){1,8}"), REDACTED),
 )
+_OF_A_CUSTOMER = ("id", "reference", "email", "address", "name", "phone", "wallet", "customer")
 _CUSTOMER_NAMES = ("customer", "customers", "customer_reference", "customer_id", "email", "wallet", "payer")
 """How the names of the fields end that say whose an event is, wherever they stand."""
 # A wallet's address: who paid. It is the base58 of 32 bytes, wherever it stands, but for an id behind its prefix; and
@@ -153,11 +154,12 @@ def _is_personal(name: str) -> bool:
 
 
 def customers_in(value: Any, *, is_one: bool = False) -> Iterator[str]:
-    """Whatever a body says of its customer, wherever it stands: references, e-mail addresses, wallets. `is_one`: all of
-    this is."""
+    """Whatever a body says of its customer, wherever it stands: references, e-mail addresses, wallets. `is_one`: this
+    is a customer; of a record of one, what names them."""
     if isinstance(value, Mapping):
+        names = _OF_A_CUSTOMER if is_one else _CUSTOMER_NAMES
         for name, item in value.items():
-            yield from customers_in(item, is_one=is_one or str(name).lower().endswith(_CUSTOMER_NAMES))
+            yield from customers_in(item, is_one=str(name).lower().endswith(names))
     elif isinstance(value, list):
         for item in value:
             yield from customers_in(item, is_one=is_one)

@@ -6,6 +6,7 @@ import hashlib
 import traceback
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from consumer.document import storable
 from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout, NotUnderstood
@@ -17,6 +18,8 @@ from consumer.work.place import Home, places_of, told
 from consumer.work.unreachable import is_unreachable
 
 REASON_MAX_CHARS = 300
+LOOKED_AT_MAX_CHARS, NAMES_MAX = 16 * 1024, 500
+"""Of a failure's text, and of whom its event names: masking costs their product."""
 CODE_MAX_CHARS = 60
 TRACE_MAX_CHARS = 1200
 FRAMES_IN_FINGERPRINT = 3
@@ -66,7 +69,7 @@ def _customers(about: Iterable[Event]) -> Collection[str]:
         if event.customer is not None:
             found.add(event.customer)
         try:
-            found.update(customers_in(event.data))
+            found.update(islice(customers_in(event.data), NAMES_MAX))
         except NotUnderstood:  # an event of a handler's test: whatever its body is, it names nobody
             continue
     return found
@@ -110,7 +113,7 @@ def _code(error: ConsumerError) -> str:
 def _clean(reason: object, customers: Collection[str] = (), most: int = REASON_MAX_CHARS) -> str:
     """One bounded line without secrets. Names go before anything is cut or masked: of one that lost a part the rest
     would stay."""
-    return storable(scrub(without(customers, str(reason))).replace("\n", " "), most)
+    return storable(scrub(without(customers, str(reason)[:LOOKED_AT_MAX_CHARS])).replace("\n", " "), most)
 
 
 def _fingerprint(error: BaseException) -> str:

@@ -104,6 +104,13 @@ async def known_terms(session: AsyncSession, application: str, session_id: str) 
     return None if row is None else dict(row)
 
 
+def price_of(known: Terms, said: Terms) -> str | None:
+    """The price that was said, or the one that is known where no amount takes its place: who registers again need not
+    know it. Pure."""
+    takes_its_place = said.get("expected_amount") is not None and known["expected_amount"] is None
+    return said.get("price_id") or (None if takes_its_place else known["price_id"])
+
+
 def contradicted(known: Terms, said: Terms) -> tuple[str, ...]:
     """The names of the terms that are known, and were now said otherwise or left out. They may be added to, no more:
     an open link sells what is registered (cases C18, F21). Pure."""

@@ -90,7 +90,7 @@ async def all_relayed(database: Database) -> bool:
     """Whether every derived event is in the log, which is later than taken where it was emitted."""
     async with database.reading() as session:
         waits = "SELECT count(*) FROM outbox WHERE published_at IS NULL OR on_way IS NOT NULL"
-        return await session.scalar(text(waits)) == 0
+        return bool(await session.scalar(text(waits)) == 0)
 
 
 async def tables(database: Database) -> dict[str, Any]:

@@ -79,6 +79,17 @@ async def test_another_term_is_409_names_it_and_writes_nothing(
     assert await stored(projections) == before
 
 
+@pytest.mark.parametrize("known", [FULL, {name: FULL[name] for name in FULL if name != "expected_amount"}])
+async def test_who_registers_again_need_not_know_the_price(
+    api: Client, projections: Projections, known: dict[str, Any]
+) -> None:
+    # case: C18
+    assert (await put(api, **known))[0] == 200
+    before = await stored(projections)
+    assert (await put(api, **{**known, "price_id": None}))[0] == 200
+    assert await stored(projections) == before, "the same again is no news"
+
+
 async def test_of_two_that_contradict_each_other_at_once_one_counts(api: Client, projections: Projections) -> None:
     bodies = [{**FULL, "customer": f"customer-{number}"} for number in range(6)]
     answers = await asyncio.gather(*(put(api, **body) for body in bodies))

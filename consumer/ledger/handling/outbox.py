@@ -53,7 +53,10 @@ _IS_DUE = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= bindparam("
 _LONGEST_FIRST = select(_OUTBOX.c.not_before).where(*_IS_DUE).order_by(_OUTBOX.c.not_before)
 _WHOLE = select(_OUTBOX).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
 _LONGEST = select(_OUTBOX.c.seq).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
-_MARK = update(_OUTBOX).where(among_given(_OUTBOX.c.seq, "b_numbers"))
+# By their ids, too: SQLite gives the number of a withdrawn row away again.
+_MARK = update(_OUTBOX).where(
+    among_given(_OUTBOX.c.seq, "b_numbers"), among_given(unindexed(_OUTBOX.c.event_id), "b_event_ids")
+)
 _ARRIVED = update(_OUTBOX).where(
     among_given(_OUTBOX.c.event_id, "b_event_ids"), _OUTBOX.c.application == bindparam("b_application")
 )
@@ -84,7 +87,7 @@ class Emitted:
 
     def is_due(self, now: datetime) -> bool:
         """Whether it goes at once."""
-        return self.emission.not_before is None or self.emission.not_before <= now
+        return not self.emission.is_later(now)
 
 
 async def put(session: AsyncSession, emitted: Sequence[Emitted], now: datetime) -> Sequence[Row[Any]]:
@@ -201,7 +204,8 @@ async def _among_many(session: AsyncSession, now: datetime, limit: int) -> Seque
 async def mark_published(session: AsyncSession, rows: Sequence[Row[Any] | OutboxRow], now: datetime) -> None:
     """These are durable in the broker."""
     if rows:
-        await session.execute(_MARK, {"b_numbers": [row.seq for row in rows], "published_at": now})
+        named = {"b_numbers": [row.seq for row in rows], "b_event_ids": [row.event_id for row in rows]}
+        await session.execute(_MARK, named | {"published_at": now})
 
 
 async def below(session: AsyncSession, seq: int, limit: int) -> Sequence[tuple[int, EventKey, bool]]:

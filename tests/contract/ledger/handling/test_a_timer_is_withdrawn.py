@@ -34,6 +34,16 @@ async def test_what_is_due_or_published_comes_all_the_same(database: Database) -
         assert ("default", "drv_3") in [event for _, event, sent in await outbox.below(session, 99, 9) if sent]
 
 
+async def test_what_takes_the_number_of_a_withdrawn_one_still_comes(database: Database) -> None:
+    """SQLite gives it away again; the relay, which read the timer before, marks what it published."""
+    await put(database, emitted(1, not_before=later(60)))
+    read = await due(database, later(60))
+    await withdraw(database, 1)
+    await put(database, emitted(2))
+    await mark(database, read)
+    assert ids(await due(database)) == ["drv_2"]
+
+
 async def test_what_is_emitted_once_more_comes(database: Database) -> None:
     await put(database, emitted(1, not_before=later(60)))
     await withdraw(database, 1)
