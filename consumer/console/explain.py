@@ -73,7 +73,8 @@ async def explain_subscription(
     """With what comes next for its customer, by whom access is told, and may be stopped. Raises NotFound."""
     state = await subscription_view(session, application, subscription_id, policy, now)
     key, customer = f"subscription:{subscription_id}", state["customer"]
-    due = await _due(session, application, {key: {}} | ({f"customer:{customer}": {}} if customer else {}))
+    due = await _due(session, application, {key: {}})
+    due += await _due(session, application, {f"customer:{customer}": {}} if customer else {})
     reads = await _reads(session, application, "subscription", {subscription_id: {}}, is_read=is_read)
     stopped = _stopped(await _sources(session, application, customer), now) if customer else []
     return {
@@ -197,8 +198,7 @@ async def _due(session: AsyncSession, application: str, keys: Named) -> list[Ent
     """Derived events that wait for their time, and runs that will be tried again or wait for an operator."""
     if not keys:
         return []
-    waits = unindexed(OUTBOX.c.published_at).is_(None)  # of a few keys: by no index of all that wait
-    waiting = and_(OUTBOX.c.application == application, among(OUTBOX.c.key, keys), waits)
+    waiting = and_(OUTBOX.c.application == application, among(OUTBOX.c.key, keys), OUTBOX.c.published_at.is_(None))
     timers = await _newest(session, OUTBOX, OUTBOX.c.seq, waiting)
     ours = and_(RUNS.c.application == application, among(RUNS.c.key, keys))
     runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, RUNS.c.blocking))
