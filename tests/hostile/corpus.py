@@ -52,7 +52,7 @@ def _odd(count: int, value: Any, name: str) -> Record:
             record = Record(paid)
             which = ("created_at", "data_version", "api_version", "request")[count // 4 % 4]
             long_ago = which == "created_at" and parse_time(value) is not None  # then it is history (B30)
-            record.envelope = {name: value, which: str(value) if long_ago else value}
+            record.envelope = {name: value, which: f"about {value}" if long_ago else value}
     record |= {"order_id": f"A-{count}", "status": "PAID"}
     return record
 
