@@ -9,9 +9,10 @@ import pytest
 from sqlalchemy import text
 
 from consumer.broker import EmbeddedBroker
+from consumer.causes import of_disk
 from consumer.cli.looking.disks import MIB, Disk, disks, judge_disk
 from consumer.cli.looking.status_finding import Grade
-from consumer.errors import LedgerDiskReadOnly, LogDiskReadOnly
+from consumer.errors import LedgerDiskReadOnly, LedgerNotOpened, LogDiskReadOnly
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.settings import Role, load_settings
@@ -90,3 +91,14 @@ def test_of_files_that_are_there(tmp_path: Path) -> None:
     assert found(**places) == ["ledger_disk_full", "log_disk_full"]
     servers = {"CONSUMER_DATABASE_URL": "postgresql+asyncpg://u:p@db/x", "CONSUMER_BROKER_URL": "kafka://k:9092"}
     assert found(**servers) == []
+
+
+def test_a_disk_that_cannot_be_asked_is_not_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: O9
+    def refuse(_: object) -> object:
+        raise PermissionError(13, "Permission denied")
+
+    error = LedgerNotOpened(path="/nowhere/consumer.db")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "statvfs", refuse)
+        assert of_disk(error, Path("/nowhere/consumer.db")) is error

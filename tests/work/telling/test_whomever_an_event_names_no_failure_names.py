@@ -104,3 +104,17 @@ def test_what_a_body_says_of_its_customer() -> None:
         "metadata": {"color": "blue"},
     }
     assert sorted(customers_in(said)) == ["4711", "P", "m"]
+
+
+def test_of_a_customers_record_only_what_names_them_is_masked() -> None:
+    """A status word or a number of it is not whom an operator must not read of."""
+    said = {
+        "customer": {
+            "id": "cus_1",
+            "email": "jane@shop.example",
+            "status": "active",
+            "limit": 503,
+            "object": "customer",
+        }
+    }
+    assert sorted(customers_in(said)) == ["cus_1", "jane@shop.example"]
