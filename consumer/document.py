@@ -68,7 +68,8 @@ def parse(raw: bytes, *, tolerant: bool = False) -> Any:
 
 def storable(text: str, max_chars: int | None = None) -> str:
     """The text as every column can hold it: NULs and lone surrogates become U+FFFD, cut at `max_chars`."""
-    return _UNSTORABLE.sub(_REPLACED, text if max_chars is None else text[:max_chars])
+    cut = text if max_chars is None else text[:max_chars]
+    return cut if cut.isascii() and "\0" not in cut else _UNSTORABLE.sub(_REPLACED, cut)
 
 
 def shallow(raw: bytes) -> bytes | None:

@@ -226,7 +226,7 @@ class Metrics:
         )
         self.missing_here_seconds = self._gauge(
             "sync_missing_here_seconds",
-            "How long the oldest of them has been missing; 0 below three minutes",
+            "How long the oldest of them has been missing; 0 below 20 s",
             "application",
         )
         self.last_seen = self._gauge(

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.faults.cluster import cluster
-from tests.faults.scene import ROLES, Fault, Scene, small_disk
+from tests.faults.scene import ROLES, WITHIN_S, Fault, Scene, small_disk
 from tests.faults.server import postgres
 from tests.promises.deployment import Places, deployment
 from tests.support.ports import eventually
@@ -111,9 +111,9 @@ async def play(fault: Fault, scene: Scene) -> Played:
         assert true, found["findings"]
         return str(true[0]["code"])
 
-    code = await eventually(named, within_s=fault.within_s * SLACK, every_s=1, what=f"{fault.name} is named")
+    code = await eventually(named, within_s=WITHIN_S * SLACK, every_s=1, what=f"{fault.name} is named")
     named_s = time.monotonic() - began
-    assert noticed[0] <= fault.within_s, f"{fault.name}: green for {noticed[0]:.0f} s"
+    assert noticed[0] <= WITHIN_S, f"{fault.name}: green for {noticed[0]:.0f} s"
     cured = time.monotonic()
     await fault.cure(scene)
     await green(scene)

@@ -122,15 +122,13 @@ Act = Callable[[Scene], Awaitable[None]]
 @dataclass(frozen=True)
 class Fault:
     """`what` happens to `where`; any of `codes` names the true cause, and its text `says` so where a code has several.
-    `cure` is what the finding asks for. `within_s`: the bar of this one, where only a late order can show it.
-    `shipped_s`: that of the last order."""
+    `cure` is what the finding asks for. `shipped_s`: the bar of the last order."""
 
     where: str
     what: str
     codes: frozenset[str]
     strike: Act
     cure: Act
-    within_s: float = WITHIN_S
     shipped_s: float = SHIPPED_S
     says: str = ""
 
@@ -146,12 +144,11 @@ def fault(
     *codes: str,
     strike: Act,
     cure: Act,
-    within_s: float = WITHIN_S,
     shipped_s: float = SHIPPED_S,
     says: str = "",
 ) -> Fault:
     """A fault; any of these codes names its cause, with a text that `says` so."""
-    return Fault(where, what, frozenset(codes), strike, cure, within_s, shipped_s, says)
+    return Fault(where, what, frozenset(codes), strike, cure, shipped_s, says)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 from consumer.replay.begun import begun
 from consumer.runtime.loop import REFUSED
+from consumer.sync.canary.sightings import MISSING
 from consumer.sync.health.status import ApplicationStatus
 from handlers.fulfilment.store import REQUESTED
 
@@ -42,7 +43,7 @@ HOW_WAITING = " (`consumer handlers list` says since when and for what; they go 
 HELD_UP_S = 30.0
 CERTAIN = frozenset({WrongApplication.code})
 """What is no passing trouble, however short it has lasted."""
-ORDERS_WAIT = frozenset({"credentials_refused", "retention_gap", "paid_there_but_not_here"})
+ORDERS_WAIT = frozenset({"credentials_refused", "retention_gap", MISSING})
 
 
 def judge(
@@ -227,7 +228,7 @@ def _reading(
         and f"no webhook since {one.silent_since:%Y-%m-%d %H:%M} while the list finds events: is the endpoint or the "
         "application disabled?",
         "retention_gap": one.gap_at and "events were forgotten before they were read; `consumer reconcile` heals",
-        "paid_there_but_not_here": _missing(one, now),
+        MISSING: _missing(one, now),
         "reconcile_braked": one.reconcile_braked and "too many changes, none made: `consumer reconcile --dry-run`",
         "walk_late": _age_s(one.walked_at, now) > walk_late_s
         and f"the last complete walk is {_age_s(one.walked_at, now) / 60:.0f} min old",
@@ -237,8 +238,10 @@ def _reading(
         "reading_held_up": _held_up(one, now),
         "never_walked": one.walked_at is None and "the events were never walked to the end: does `sync` run?",
     }
+    is_on_its_way = one.missing is not None and not one.missing.is_late(now)
+    stuck = ORDERS_WAIT - {MISSING} if is_on_its_way else ORDERS_WAIT
     return [
-        Finding(Grade.STUCK if code in ORDERS_WAIT else Grade.DEGRADED, code, f"{one.application}: {text}")
+        Finding(Grade.STUCK if code in stuck else Grade.DEGRADED, code, f"{one.application}: {text}")
         for code, text in found.items()
         if text
     ]
@@ -264,11 +267,13 @@ def _late_read(wait: Overdue, now: datetime) -> Finding | None:
 
 def _missing(one: ApplicationStatus, now: datetime) -> str:
     """Told by the two ends, whatever lies between looks fine."""
-    late = one.missing
-    if late is None:
+    missed = one.missing
+    if missed is None:
         return ""
-    what = f"the service shows {late.orders} paid order(s) and {late.events} event(s) that the ledger lacks"
-    return f"{what}, for {_age_s(late.since, now) / 60:.0f} min: {', '.join(late.ids)}; `consumer explain ID` says more"
+    what = f"the service shows {missed.orders} paid order(s) and {missed.events} event(s) that the ledger lacks"
+    age_s = _age_s(missed.since, now)
+    age = f"{age_s / 60:.0f} min" if missed.is_late(now) else f"{age_s:.0f} s"
+    return f"{what}, for {age}: {', '.join(missed.ids)}; `consumer explain ID` says more"
 
 
 def _held_up(one: ApplicationStatus, now: datetime) -> str:

@@ -25,8 +25,10 @@ DEATHS_MIN: Final = 2
 STEADY_MIN: Final = timedelta(minutes=1)
 STEADY_MAX: Final = timedelta(minutes=10)
 APART_FOR: Final = timedelta(seconds=10)
-MIXED_FOR: Final = timedelta(minutes=5)
+MIXED_FOR: Final = timedelta(seconds=40)
 """A deploy takes no longer from one step to the next."""
+MIGRATES_FOR: Final = timedelta(minutes=5)
+"""So long a new version may wait for its migration, while the old ones go on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ def _loop(played: Sequence[Process], now: datetime) -> Loop | None:
     if newest not in died and newest.seen_at - newest.started_at >= steady:
         return None
     going_on = [one for one in played if is_living(one, now) and one.started_at < chain[0].started_at]
-    if going_on and all(_waits_for_migration(one) for one in chain) and now - chain[0].started_at < MIXED_FOR:
+    if going_on and all(_waits_for_migration(one) for one in chain) and now - chain[0].started_at < MIGRATES_FOR:
         return None
     return Loop(role=newest.role, deaths=len(chain), last=chain[-1], alone=not going_on)
 

@@ -12,7 +12,11 @@ from consumer.lists.ends import Place
 
 WALK: Final = "canary"
 """Under which name the ledger keeps them."""
+MISSING: Final = "paid_there_but_not_here"
+MISSED: Final = timedelta(seconds=20)
+"""Longer than any healthy path takes."""
 LATE: Final = timedelta(minutes=3)
+"""Longer than the paths take that heal by themselves: a lost webhook's event is walked before."""
 EVENTS_FORGOTTEN_AFTER: Final = timedelta(days=7)
 MISSING_MAX: Final = 500
 HISTORY_MAX: Final = 1000
@@ -36,35 +40,43 @@ class Sightings(KeptState, walk=WALK):
     history: frozenset[str] = frozenset()
     places: Mapping[str, Place] = field(default_factory=dict)
 
-    def late(self) -> Late | None:
-        """What was later at the last look than any healthy path takes; None where nothing was."""
-        if not (late := self._late()):
+    def missed(self) -> Missed | None:
+        """What had been missing for MISSED at the last look; None where nothing had."""
+        if not (names := self._lacking(MISSED)):
             return None
-        orders = [id_of(name) for name in late if name.startswith(ORDER)]
-        events = self.late_events
-        return Late(len(orders), len(events), self.missing[late[0]], (*orders, *events)[:SHOWN])
+        orders = [id_of(name) for name in names if name.startswith(ORDER)]
+        events = [id_of(name) for name in names if not name.startswith(ORDER)]
+        return Missed(len(orders), len(events), self.missing[names[0]], (*orders, *events)[:SHOWN])
 
     @property
-    def late_events(self) -> Sequence[str]:
-        """The ids of the events among it, oldest first."""
-        return [id_of(name) for name in self._late() if not name.startswith(ORDER)]
-
-    def _late(self) -> Sequence[str]:
-        return sorted(filter(self.is_late, self.missing), key=self.missing.__getitem__)
+    def late(self) -> Sequence[str]:
+        """What had been missing for LATE at the last look, by name, oldest first."""
+        return self._lacking(LATE)
 
     def is_late(self, name: str) -> bool:
-        """Whether it was at the last look."""
-        return self.looked_at is not None and name in self.missing and self.looked_at - self.missing[name] >= LATE
+        """Whether it had been missing for LATE at the last look."""
+        return self._lacks(name, LATE)
+
+    def _lacking(self, age: timedelta) -> Sequence[str]:
+        """What had been missing for so long, oldest first."""
+        return sorted((name for name in self.missing if self._lacks(name, age)), key=self.missing.__getitem__)
+
+    def _lacks(self, name: str, age: timedelta) -> bool:
+        return self.looked_at is not None and name in self.missing and self.looked_at - self.missing[name] >= age
 
 
 @dataclass(frozen=True)
-class Late:
+class Missed:
     """So many paid orders and events, the oldest seen at `since`; a few of them by their ids, oldest first."""
 
     orders: int
     events: int
     since: datetime
     ids: tuple[str, ...]
+
+    def is_late(self, now: datetime) -> bool:
+        """Whether the oldest has been missing for LATE."""
+        return now - self.since >= LATE
 
 
 @dataclass(kw_only=True)

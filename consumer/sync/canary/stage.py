@@ -3,7 +3,8 @@
 Every other alarm concludes from what our own parts say. This one asks the two ends only: money that was taken there and
 is not known here is seen, whatever lies between looks fine. So it pages by `ends` and not by a walk of the events: what
 a walk overlooks is to be seen here, and is brought. It costs two reads a look, one more for a list whose order cannot
-be told, and one for each event that is late.
+be told, and one for each event or order that is late. The looks come first, as an alarm that waits for a budget which others
+exhaust is none.
 """
 
 from __future__ import annotations
@@ -27,45 +28,42 @@ from consumer.runtime.loop import Stage
 from consumer.sync.application import Application
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.page import understand
-from consumer.sync.canary.late_events import LateEvents
-from consumer.sync.canary.sightings import ORDER, SHOWN, Shown, Sightings, after, id_of
+from consumer.sync.canary.latecomers import Latecomers
+from consumer.sync.canary.sightings import MISSING, ORDER, SHOWN, Shown, Sightings, after, id_of
 from consumer.sync.settlement import Settlement
 from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger()
 
-MISSING: Final = "paid_there_but_not_here"
-EVERY_S: Final = 60.0
-AGAIN_S: Final = 20.0
-"""What is missing is asked for sooner: an order is told before it is late by five minutes."""
+EVERY_S: Final = 25.0
+"""What is missing at two looks in a row is told, so within a minute of its payment."""
 BLIND_AFTER: Final = timedelta(hours=1)
 KINDS: Final = ("event", "order")
 
 
 class Canary(Stage):
-    """Looks every `every_s`. What was missing is asked for at once. So is a list that was never looked at: what stands
-    there without a time is history. Otherwise the first look waits, so that a start has other things to read.
-    What was history when the `first_walk` began stays history. Events that are late are brought by `settlement`."""
+    """Looks every `every_s`. A start that knows of something missing looks at once. So does one that never looked at a
+    list: what stands there without a time is history. Otherwise the first look waits: a start has other things to read.
+    What was history when the `first_walk` began stays history. Events that are late are brought by `settlement`, orders are asked for."""
 
     def __init__(
         self, app: Application, settlement: Settlement, *, first_walk: FirstWalk, every_s: float = EVERY_S
     ) -> None:
         super().__init__(f"canary {app.name}", app.clock)
         self._app = app
-        self._resources = app.client.with_priority(Priority.RECONCILE)
+        self._resources = app.client.with_priority(Priority.CONFIRM)
         self._every_s = every_s
         self._first_walk = first_walk
-        self._late_events = LateEvents(app, settlement)
+        self._latecomers = Latecomers(app, settlement)
         self._began_at: datetime | None = None
         self._late = Condition("missing_here", level="error", monotonic=app.clock.monotonic, application=app.name)
         self._has_run = False
-        self._is_missing = False
 
     async def _step(self) -> float:
         if self._has_run or await self._is_urgent():
             await self.look()
         self._has_run = True
-        return min(AGAIN_S, self._every_s) if self._is_missing else self._every_s
+        return self._every_s
 
     async def _is_urgent(self) -> bool:
         before = await self._app.kept(Sightings)
@@ -95,7 +93,7 @@ class Canary(Stage):
         if len(failures) == len(orders):
             raise failures[0]
         kept = await self._keep(replace(before, places=places), shown, expects=bookmark.walked_at is not None)
-        await self._late_events.bring(kept.late_events)
+        await self._latecomers.bring(kept.late)
         if failures:
             raise failures[0]
         self._check_sight(places, now)
@@ -111,7 +109,6 @@ class Canary(Stage):
                 "missing_here_given_up", application=self._app.name, count=len(dropped),
                 ids=dropped[:SHOWN],
             )  # fmt: skip
-        self._is_missing = not before.missing.keys().isdisjoint(found.missing)  # what is on its way is not
         self._show(found)
         return found
 
@@ -138,17 +135,17 @@ class Canary(Stage):
         return frozenset(here)
 
     def _show(self, found: Sightings) -> None:
-        late = found.late()
+        now, missed = self._app.clock.now(), found.missed()
         orders = sum(name.startswith(ORDER) for name in found.missing)
         self._app.metrics.missing_here.labels(self._app.name, "order").set(orders)
         self._app.metrics.missing_here.labels(self._app.name, "event").set(len(found.missing) - orders)
-        age_s = 0.0 if late is None else (self._app.clock.now() - late.since).total_seconds()
+        age_s = 0.0 if missed is None else (now - missed.since).total_seconds()
         self._app.metrics.missing_here_seconds.labels(self._app.name).set(age_s)
         self._show_places(found)
-        if late is None:
+        if missed is None:
             self._late.over()
-        else:
-            self._late.lasts(MISSING, orders=late.orders, events=late.events, ids=late.ids)
+        elif missed.is_late(now):
+            self._late.lasts(MISSING, orders=missed.orders, events=missed.events, ids=missed.ids)
 
     def _show_places(self, found: Sightings) -> None:
         """When the newest of each list were looked at, by whoever looked."""

@@ -16,7 +16,7 @@ from consumer.lists.bookmark import Bookmark
 from consumer.payments.circuit import PROBE_EVERY_S
 from consumer.runtime.loop import REFUSED
 from consumer.sync.backfill import silence
-from consumer.sync.canary.sightings import Late, Sightings
+from consumer.sync.canary.sightings import Missed, Sightings
 from consumer.sync.health.stalled import StalledStage, stalled_stages
 from consumer.sync.reconcile import state as reconcile
 
@@ -42,7 +42,7 @@ class ApplicationStatus:
     reconciled_at: datetime | None = None
     reconcile_braked: bool = False
     refused_at: datetime | None = None
-    missing: Late | None = None
+    missing: Missed | None = None
     held_up: tuple[StalledStage, ...] = ()
     looked_at: datetime | None = None
 
@@ -74,7 +74,7 @@ async def application_status(
         reconciled_at=parse_time(reconciled.get("began")),
         reconcile_braked=bool(reconciled.get("braked")),
         refused_at=refused,
-        missing=seen.late(),
+        missing=seen.missed(),
         held_up=held_up,
         looked_at=seen.looked_at,
     )

@@ -21,7 +21,7 @@ from consumer.errors import BrokerUnavailable
 from consumer.ledger.engine.database import server_of
 from consumer.ledger.health import Figures
 from consumer.ledger.plans.plans import HalfApplied
-from consumer.sync.canary.sightings import Late
+from consumer.sync.canary.sightings import LATE, Missed
 from consumer.sync.health.stalled import StalledStage
 from consumer.sync.health.status import ApplicationStatus, refused_at
 
@@ -213,12 +213,16 @@ def test_a_ledger_that_takes_no_write_is_the_cause_and_no_role_is_missed_for_it(
 
 
 # case: B27, O5
-def test_money_that_is_there_and_not_here_is_stuck() -> None:
-    late = Late(2, 1, LONG_AGO, ("A-1", "A-2", "evt_1"))
-    one = ApplicationStatus(application="shop", walked_at=NOW, missing=late)
+@pytest.mark.parametrize(
+    ("age", "grade", "told"),
+    [(timedelta(seconds=30), Grade.DEGRADED, "for 30 s"), (LATE, Grade.STUCK, "for 3 min")],
+)
+def test_money_that_is_there_and_not_here_is_degraded_then_stuck(age: timedelta, grade: Grade, told: str) -> None:
+    missed = Missed(2, 1, NOW - age, ("A-1", "A-2", "evt_1"))
+    one = ApplicationStatus(application="shop", walked_at=NOW, missing=missed)
     [finding] = judge(WELL, application_statuses=[one])
-    assert (finding.code, finding.grade) == ("paid_there_but_not_here", Grade.STUCK)
-    assert "2 paid order(s) and 1 event(s)" in finding.text
+    assert (finding.code, finding.grade) == ("paid_there_but_not_here", grade)
+    assert f"2 paid order(s) and 1 event(s) that the ledger lacks, {told}:" in finding.text
     assert "A-1, A-2, evt_1" in finding.text
 
 

@@ -170,7 +170,7 @@ OF_THE_API = (
 )  # fmt: skip
 OF_THE_CANARY = (
     fault("API", "tells nobody that an order was paid", "paid_there_but_not_here", strike=_forget_paid,
-          cure=_reconcile, within_s=300),
+          cure=_reconcile),
 )  # fmt: skip
 
 

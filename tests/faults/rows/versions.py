@@ -31,8 +31,6 @@ depends_on = None
 def upgrade() -> None:
     """Nothing that this version would miss."""
 '''
-LEFT_BEHIND_S = 400.0
-"""Before that it may be a deploy that goes on, and nothing is late."""
 
 
 def _code(scene: Scene, name: str, version: str) -> Path:
@@ -147,7 +145,6 @@ def _left_behind(role: str) -> Fault:
         "versions_differ",
         strike=strike,
         cure=lambda scene: scene.as_before(role),
-        within_s=LEFT_BEHIND_S,
         says="0.0.9",
     )
 

@@ -18,8 +18,8 @@ from consumer.payments import PaymentsError, UnexpectedAnswer
 from consumer.reason import Reason
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.policy import BackfillPolicy
-from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, WALK, Late, Shown, Sightings
-from consumer.sync.canary.stage import AGAIN_S, BLIND_AFTER, Canary
+from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, MISSED, WALK, Missed, Shown, Sightings
+from consumer.sync.canary.stage import BLIND_AFTER, EVERY_S, Canary
 from consumer.sync.health.status import application_status
 from tests.sync.conftest import World, counted_by, delivery
 from tests.sync.reconciling import listing, order
@@ -68,7 +68,7 @@ def canary(world: World, *, every_s: float = 120.0) -> Canary:
     return Canary(world.app, world.settlement(), first_walk=FirstWalk(world.app, HISTORY), every_s=every_s)
 
 
-async def told(world: World) -> Late | None:
+async def told(world: World) -> Missed | None:
     """As `status` tells it."""
     async with world.database.reading() as session:
         app_id = world.api.client.credentials.app_id
@@ -371,25 +371,27 @@ async def test_it_is_said_now_and_then_and_once_that_it_is_over(world: World) ->
     assert [line["event"] for line in logs if line["log_level"] == "info"] == ["missing_here_over"]
 
 
-async def test_while_something_is_missing_it_looks_more_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+# case: B27
+async def test_what_is_missing_is_told_within_a_minute_of_its_payment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await walked(world)
-    stop, waits, sleep = asyncio.Event(), list[float](), world.clock.sleep
-    shown = iter([[], [order(1, "PAID")], [order(1, "PAID")]])
+    stop, told_at, sleep = asyncio.Event(), list[datetime](), world.clock.sleep
+    shows(world)
 
     async def sleeps(seconds: float) -> None:
-        waits.append(seconds)
-        if (orders := next(shown, None)) is None:
-            if len(waits) == 5:
-                stop.set()
-            await recorded(world, 1)
-        else:
-            shows(world, orders=orders)
+        if await told(world):
+            told_at.append(world.clock.now())
+            stop.set()
         await sleep(seconds)
 
-    shows(world)
+    stage = canary(world, every_s=EVERY_S)
+    await stage.look()
+    paid_at = world.clock.now()
+    shows(world, orders=[order(1, "PAID")])
     monkeypatch.setattr(world.clock, "sleep", sleeps)
-    await canary(world, every_s=600.0).run(stop)
-    assert waits == [600.0, 600.0, 600.0, AGAIN_S, 600.0]
+    await stage.run(stop)
+    assert MISSED <= told_at[0] - paid_at <= timedelta(seconds=2 * EVERY_S + 5) <= timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(("before_s", "is_news"), [(0, True), (1, False), (-1, True)])

@@ -15,9 +15,10 @@ from consumer.sync.canary.sightings import (
     EVENTS_FORGOTTEN_AFTER,
     HISTORY_MAX,
     LATE,
+    MISSED,
     MISSING_MAX,
     SHOWN,
-    Late,
+    Missed,
     Shown,
     Sightings,
     after,
@@ -45,17 +46,25 @@ def looked(before: Sightings, *news: str, here: Sequence[str] = (), undated: Seq
 def test_late_is_what_was_missing_for_three_minutes_at_the_last_look() -> None:
     found = Sightings(looked_at=NOW, missing={"event:a": NOW - LATE, "order:b": NOW - LATE + MOMENT})
     assert [found.is_late(name) for name in ("event:a", "order:b", "order:c")] == [True, False, False]
-    assert found.late() == Late(0, 1, NOW - LATE, ("a",))
-    assert Sightings(missing={"event:a": NOW - LATE}).late() is None
+    assert not Sightings(missing={"event:a": NOW - LATE}).is_late("event:a")
 
 
 # case: B27
-def test_the_oldest_of_what_is_late_is_named_and_orders_come_first() -> None:
-    ages = {"event:a": 9, "order:b": 5, "event:c": 7, "order:d": 6, "event:e": 1}
+def test_missed_is_what_was_missing_for_half_a_minute_at_the_last_look_and_late_later() -> None:
+    found = Sightings(looked_at=NOW, missing={"event:a": NOW - MISSED, "order:b": NOW - MISSED + MOMENT})
+    missed = found.missed()
+    assert missed == Missed(0, 1, NOW - MISSED, ("a",))
+    assert [missed.is_late(NOW - MISSED + age) for age in (LATE - MOMENT, LATE)] == [False, True]
+    assert Sightings(missing={"event:a": NOW - LATE}).missed() is None
+
+
+# case: B27
+def test_the_oldest_of_what_is_missed_is_named_and_orders_come_first() -> None:
+    ages = {"event:a": 9, "order:b": 5, "event:c": 7, "order:d": 6, "event:e": 0.25}
     found = Sightings(looked_at=NOW, missing={name: NOW - minutes * MINUTE for name, minutes in ages.items()})
-    assert found.late() == Late(2, 2, NOW - 9 * MINUTE, ("d", "b", "a"))
+    assert found.missed() == Missed(2, 2, NOW - 9 * MINUTE, ("d", "b", "a"))
     assert SHOWN == 3
-    assert found.late_events == ["a", "c"]
+    assert found.late == ["event:a", "event:c", "order:d", "order:b"]
 
 
 # case: B27, B30

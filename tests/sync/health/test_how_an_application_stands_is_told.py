@@ -62,7 +62,7 @@ STANDS = ApplicationStatus(
     gap_at=ago(300),
     reconciled_at=ago(400),
     reconcile_braked=True,
-    missing=Sightings(missing={"order:A-1": ago(500)}, looked_at=ago(5)).late(),
+    missing=Sightings(missing={"order:A-1": ago(500)}, looked_at=ago(5)).missed(),
     looked_at=ago(5),
 )
 

@@ -51,7 +51,7 @@ def codes(*lives: Process) -> list[str]:
 
 # case: O9
 def test_while_a_deploy_goes_on_two_versions_are_no_finding() -> None:
-    steps = [living("serve", up=50 * S), living("work", OLD, up=timedelta(days=9)), living("sync", OLD)]
+    steps = [living("serve", up=30 * S), living("work", OLD, up=timedelta(days=9)), living("sync", OLD)]
     assert codes(*steps) == []
     gone = living("work", OLD, up=2 * MIXED_FOR, stopped_at=NOW - 60 * S)
     assert codes(living("work"), gone) == []
