@@ -1,6 +1,6 @@
-"""Latecomers: what the canary misses is brought. An event is read by its id and published, whatever lost it, be it a log
-whose unread records were deleted: the walk is past it, and would never look back. An order is asked for: nothing tells
-of it, and what reconcile took for history when it came first is not published by it.
+"""Latecomers: what the canary misses is brought. An event is read by its id and published, whatever lost it, be it a
+log whose unread records were deleted: the walk is past it, and would never look back. An order is asked for: nothing
+tells of it, and what reconcile took for history when it came first is not published by it.
 """
 
 from __future__ import annotations

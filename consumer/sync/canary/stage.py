@@ -3,8 +3,8 @@
 Every other alarm concludes from what our own parts say. This one asks the two ends only: money that was taken there and
 is not known here is seen, whatever lies between looks fine. So it pages by `ends` and not by a walk of the events: what
 a walk overlooks is to be seen here, and is brought. It costs two reads a look, one more for a list whose order cannot
-be told, and one for each event or order that is late. The looks come first, as an alarm that waits for a budget which others
-exhaust is none.
+be told, and one for each event or order that is late. The looks come first: an alarm that waits for a budget which
+others exhaust is none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ KINDS: Final = ("event", "order")
 class Canary(Stage):
     """Looks every `every_s`. A start that knows of something missing looks at once. So does one that never looked at a
     list: what stands there without a time is history. Otherwise the first look waits: a start has other things to read.
-    What was history when the `first_walk` began stays history. Events that are late are brought by `settlement`, orders are asked for."""
+    What was history when the `first_walk` began stays history. Events that are late are brought by `settlement`,
+    orders are asked for."""
 
     def __init__(
         self, app: Application, settlement: Settlement, *, first_walk: FirstWalk, every_s: float = EVERY_S
