@@ -164,13 +164,19 @@ def of_database(error: BaseException) -> LedgerError | None:
             return _ledger_error(DATABASE_TLS, _tls_reason(told))
         if isinstance(told, ConnectionError) and NO_TLS in str(told):
             return _ledger_error(DATABASE_TLS, "the server speaks none")
-        if isinstance(told, ValueError) and NO_AUTHORITY in str(told):
+        if (isinstance(told, ValueError) and NO_AUTHORITY in str(told)) or _lacks_authority(told):
             return _ledger_error(DATABASE_TLS, "the file of the authority that signs the server's cannot be read")
         if isinstance(told, socket.gaierror):
             return errors.LedgerUnavailable(reason="nobody knows the server's name")
         if isinstance(told, OSError) and told.errno == errno.ENOSPC:
             return _ledger_error(_FULL, "ENOSPC")
     return None
+
+
+def _lacks_authority(told: BaseException) -> bool:
+    """Whether the file that PGSSLROOTCERT names cannot be read: asyncpg lets the file system's error through."""
+    path = os.environ.get("PGSSLROOTCERT")
+    return isinstance(told, FileNotFoundError | PermissionError) and bool(path) and not os.access(path or "", os.R_OK)
 
 
 def refused(error: BaseException) -> LedgerError | None:

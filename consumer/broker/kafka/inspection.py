@@ -123,7 +123,8 @@ def _report(
     insync = min(len(part["isr"]) for part in parts)
     needed = int((settings or {}).get("min.insync.replicas", "1"))
     if insync < needed:
-        wrong.append(f"{insync} replica(s) in sync where min.insync.replicas={needed}: no record is taken")
+        harm = "no record is taken" if needed <= found.replicas else "not every version of Kafka takes a record then"
+        wrong.append(f"{insync} replica(s) in sync where min.insync.replicas={needed}: {harm}")
     if headless or insync < needed:
         remedies.append(command.elect())
     if settings is None:

@@ -192,6 +192,8 @@ async def test_a_server_that_cannot_prove_who_it_is(
     assert await asked(OURS, trusts=certifi.where()) == (errors.DatabaseTlsFailed, "self-signed certificate")
     assert await asked(EXPIRED) == (errors.DatabaseTlsFailed, "certificate has expired")
     assert await asked(OURS) == "taken"
+    found = await asked(OURS, trusts=tmp_path / "nowhere.pem")
+    assert found == (errors.DatabaseTlsFailed, "the file of the authority that signs the server's cannot be read")
     monkeypatch.delenv("PGSSLROOTCERT")
     monkeypatch.setenv("HOME", str(tmp_path))  # where asyncpg looks for it otherwise
     lost = Database(f"postgresql+asyncpg://postgres@127.0.0.1:1/{name}?ssl=verify-full")
