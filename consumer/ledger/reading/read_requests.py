@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, case, delete, func, select, update
+from sqlalchemy import ColumnElement, Executable, Select, Table, and_, bindparam, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into, unindexed
@@ -40,20 +40,6 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
             wanted[key] = (at, request.traceparent)
     if not wanted:
         return
-    insert = insert_into(_READS, session.get_bind().dialect.name).values(asked_after=_NEWEST_VERSION)
-    asked_for, newest = insert.excluded.due_at, insert.excluded.asked_after
-    statement = insert.on_conflict_do_update(
-        index_elements=["application", "kind", "object_id"],
-        set_={
-            "asked": _READS.c.asked + 1,
-            "asked_after": case((newest > _READS.c.asked_after, newest), else_=_READS.c.asked_after),
-            "due_at": _earlier(asked_for, _READS.c.due_at),
-            "traceparent": case((asked_for < _READS.c.due_at, insert.excluded.traceparent), else_=_READS.c.traceparent),
-            "again_at": _earlier(asked_for, func.coalesce(_READS.c.again_at, asked_for)),
-            "attempts": 0,
-            "code": None,
-        },
-    )
     rows = [
         {
             "application": application,
@@ -68,7 +54,25 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
         }
         for (kind, object_id), (at, traceparent) in sorted(wanted.items(), key=lambda one: one[0])
     ]
-    await session.execute(statement, rows)
+    await session.execute(_asking(session.get_bind().dialect.name), rows)
+
+
+@cache
+def _asking(dialect: str) -> Executable:  # asked for each order that nobody registered: built once
+    insert = insert_into(_READS, dialect).values(asked_after=_NEWEST_VERSION)
+    asked_for, newest = insert.excluded.due_at, insert.excluded.asked_after
+    return insert.on_conflict_do_update(
+        index_elements=["application", "kind", "object_id"],
+        set_={
+            "asked": _READS.c.asked + 1,
+            "asked_after": case((newest > _READS.c.asked_after, newest), else_=_READS.c.asked_after),
+            "due_at": _earlier(asked_for, _READS.c.due_at),
+            "traceparent": case((asked_for < _READS.c.due_at, insert.excluded.traceparent), else_=_READS.c.traceparent),
+            "again_at": _earlier(asked_for, func.coalesce(_READS.c.again_at, asked_for)),
+            "attempts": 0,
+            "code": None,
+        },
+    )
 
 
 def _earlier(one: ColumnElement[datetime], other: ColumnElement[datetime]) -> ColumnElement[datetime]:
