@@ -95,7 +95,8 @@ async def _written(
 
 def changed(before: Order, after: Order) -> tuple[str, ...]:
     """The fields in which they differ."""
-    return tuple(name for name in _FIELDS if getattr(before, name) != getattr(after, name))
+    was, now = vars(before), vars(after)
+    return tuple([name for name in _FIELDS if was[name] != now[name]])
 
 
 def to_order(row: Any) -> Order:
