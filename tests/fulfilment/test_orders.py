@@ -334,10 +334,20 @@ async def test_nothing_un_pays_an_order(orders: Projections) -> None:
     assert [one.type for one in orders.emitted] == ["fulfilment.requested"]
 
 
-async def test_a_claimed_event_is_refused(orders: Projections) -> None:
+async def test_a_status_that_nobody_knows_is_told_and_one_that_is_known_is_not(orders: Projections) -> None:
+    # case: F34
+    with capture_logs() as lines:
+        await orders.feed(
+            observed("order:A1", 1, {"status": "PENDING"}), observed("order:A2", 1, {"status": "REFUNDED"})
+        )
+    assert [one["order_id"] for one in lines if one["event"] == "unknown_enum"] == ["A2"]
+
+
+@pytest.mark.parametrize("type_", ["order.paid", "order.expired", "checkout.session.completed"])
+async def test_a_claimed_event_is_refused(orders: Projections, type_: str) -> None:
     # case: G6
     with pytest.raises(ConsumerError, match="not verified"):
-        await orders.feed(said("order.paid", "evt_1", order_id="A1", trust=Trust.CLAIMED))
+        await orders.feed(said(type_, "evt_1", order_id="A1", trust=Trust.CLAIMED))
     assert orders.emitted == []
 
 
