@@ -314,6 +314,9 @@ async def test_what_an_operator_closed_stays_closed(orders: Projections) -> None
     assert await open_kinds(orders) == set()
     row = await orders.row(FINDINGS)
     assert (row["closed_by"], row["closed_reason"]) == ("op", "refunded")
+    [note] = [one for one in orders.notes if one.action == "finding.closed"]
+    assert (note.subject, note.before) == ("object:p1", {"kind": "orphan_payment"})
+    assert note.after == {"by": "op", "reason": "refunded"}
     await orders.feed(payment("p1", 2, order_id=None))
     assert await open_kinds(orders) == set()
 

@@ -36,6 +36,14 @@ async def test_a_paid_order_is_requested_once_keyed_by_the_order(orders: Project
     assert (await orders.row(ORDERS))["requested_at"] == START
 
 
+async def test_the_customer_is_found_where_an_option_says(orders_with: Callable[..., Projections]) -> None:
+    # case: F1
+    orders = orders_with(matching="off", customer=("/buyer",))
+    await orders.feed(said("order.paid", "evt_1", order_id="A1", buyer="c7"))
+    [request] = orders.of_type("fulfilment.requested")
+    assert request.data["customer"] == "c7"
+
+
 async def test_the_same_event_twice_and_forced_is_one_effect(orders: Projections) -> None:
     # case: F2
     event = said("order.paid", "evt_1", order_id="A1")
