@@ -271,6 +271,12 @@ async def test_a_payment_of_nothing_we_know_is_an_orphan(orders: Projections) ->
     assert await open_kinds(orders) == {("orphan_payment", "p1")}
 
 
+async def test_a_payment_keeps_the_order_that_it_was_once_said_to_be_of(orders: Projections) -> None:
+    # case: F28
+    await orders.feed(payment("p1", 1), payment("p1", 2, order_id=None))
+    assert await open_kinds(orders) == {("orphan_payment", "A1")}
+
+
 async def test_a_payment_that_names_the_services_order_finds_it_by_a_read(orders: Projections) -> None:
     # case: F28, F29
     await orders.feed(payment("p1", 1, order_id=None, order={"id": "so1"}))
