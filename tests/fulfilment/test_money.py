@@ -288,6 +288,18 @@ async def test_a_payment_that_names_the_services_order_finds_it_by_a_read(orders
     assert await open_kinds(orders) == {("duplicate_payment", "A1")}
 
 
+async def test_a_read_claims_the_payments_of_its_order_alone(orders: Projections) -> None:
+    # case: F28
+    await orders.feed(
+        payment("p1", 1, order_id=None, order={"id": "so1"}),
+        payment("p2", 2, order_id=None, order={"id": "so2"}),
+        payment("p3", 3, order_id="A3", order={"id": "so1"}),
+        observed("order:A1", 4, {"id": "so1", "order_id": "A1", "status": "PAID"}),
+    )
+    of = {row["payment_id"]: row["order_id"] for row in await orders.rows(PAYMENTS)}
+    assert of == {"p1": "A1", "p2": None, "p3": "A3"}
+
+
 async def test_a_payment_of_a_subscription_is_no_orphan(orders: Projections) -> None:
     # case: B33
     await orders.feed(payment("p1", 1, order_id=None, subscription_id="sub1"))
