@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,5 +47,9 @@ def on_servers(kafka: KafkaServer, database_url: str) -> Storage:
 
 
 def _files(folder: Path, pattern: str) -> int:
-    """What they take of the disk: Kafka's indexes look larger than they are."""
-    return sum(path.stat().st_blocks * BLOCK_BYTES for path in folder.glob(pattern))
+    """What they take of the disk: Kafka's indexes look larger than they are, and some files are gone meanwhile."""
+    size = 0
+    for path in folder.glob(pattern):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_blocks * BLOCK_BYTES
+    return size
