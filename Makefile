@@ -64,7 +64,7 @@ bench: setup $(PEERS_STAMP) ## benchmarks: ratios against baselines and peers me
 kafka: setup ## a local Apache Kafka broker in the foreground
 	@$(BIN)/python -m tests.support.kafka
 
-chaos: setup ## two hours: the fault campaign, an hour's outage of each part, ten minutes of strangers, 2,000 generated histories
+chaos: setup ## over three hours: the fault campaign, an hour's outage of each part, ten minutes of strangers on files and on servers, 2,000 generated histories
 	@$(BIN)/python -m tests.chaos
 	CONSUMER_TEST_MATRIX=all $(BIN)/pytest -q -n 2 -m "$(REAL)" tests/promises/test_whatever_the_service_does_not_document_ends_in_its_own_state.py
 	CONSUMER_TEST_HISTORIES=2000 $(BIN)/pytest -q --timeout 3600 -m "$(REAL)" tests/access/test_any_order.py tests/promises/test_any_life_of_the_sandbox_ends_in_its_own_state.py \

@@ -202,6 +202,16 @@ async def test_reads_that_would_revoke_too_many_stop_and_ask(shop: Shop) -> None
     assert await shop.rows(ENTITLEMENTS, braked=True) == []
 
 
+async def test_without_a_brake_nothing_is_stopped(shop_with: Callable[..., Shop]) -> None:
+    # case: B31
+    shop = shop_with(brake=None)
+    for sub in await many(shop, 9):
+        await shop.reads("ENDED", sub, customer_reference=f"cus_{sub}", end_reason="PAYMENT_FAILED")
+    await shop.pass_time(minutes=1)
+    assert shop.effects.count("revoked default") == 9
+    assert await shop.findings() == set()
+
+
 async def test_what_was_stopped_is_released_a_batch_at_a_time_and_each_once(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

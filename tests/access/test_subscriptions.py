@@ -616,6 +616,15 @@ async def test_the_waits_between_reads_that_deny_an_end_grow_up_to_a_day(shop: S
     assert waits[-1] == timedelta(days=1)
 
 
+async def test_a_read_that_denies_the_first_word_of_a_subscription_its_end_is_read_again_soon(shop: Shop) -> None:
+    # case: A24
+    await shop.happens("ended", end_reason="MERCHANT_CANCELED")
+    await shop.forget_reads()
+    await shop.reads("ACTIVE")
+    [row] = await shop.rows(READS)
+    assert row["due_at"] - shop.now == timedelta(minutes=1)
+
+
 @pytest.mark.parametrize("by", ["event", "read"])
 async def test_an_end_with_an_unknown_reason_is_an_end_whose_reason_is_not_guessed(shop: Shop, by: str) -> None:
     # case: A35, A45

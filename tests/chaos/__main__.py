@@ -9,7 +9,8 @@ import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.chaos.hour import Hour
 from tests.chaos.outages import Part
 from tests.chaos.restore import restore
 from tests.chaos.scaling import Scaled, scaling
+from tests.chaos.storage import Storage, on_files, on_servers
 from tests.chaos.strangers import PER_MINUTE, Strangers, strangers
 from tests.support.kafka import kafka_server
 from tests.support.postgres import create_database, postgres_server
@@ -32,6 +34,7 @@ WEBHOOKS = 20_000
 KILLS = 6
 RATE, RESTORE_RATE = 50, 5
 PLAYS = ("campaign", "scaling", "restore", "outages", "strangers")
+STORAGES = ("files", "servers")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--part", choices=tuple(outages.PARTS), action="append", help="one outage only; repeatable")
     parser.add_argument("--hours", type=float, default=1.0, help="of an outage, or a backup's age: the sandbox's time")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long strangers send")
+    parser.add_argument("--on", choices=STORAGES, help="where strangers find log and ledger; as it is: each in turn")
     parser.add_argument(
         "--rate", type=int, help=f"events a second meanwhile; as it is: {RATE}, and {RESTORE_RATE} for restore"
     )
@@ -71,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.what in ("all", "outages"):
         good = _outages(parts, hour) and good
     if asked.what in ("all", "strangers"):
-        good = _attempted("strangers", partial(_strangers, asked.minutes)) and good
+        for on in [asked.on] if asked.on else STORAGES:
+            good = _attempted(f"strangers on {on}", partial(_strangers, on, asked.minutes)) and good
     return 0 if good else 1
 
 
@@ -133,12 +138,21 @@ def _outage(part: Part, hour: Hour) -> bool:
         return _shown(f"outage of {part.title}", outages.play(part, hour, Path(folder)))
 
 
-def _strangers(minutes: float) -> bool:
-    with tempfile.TemporaryDirectory(prefix="strangers") as folder:
+def _strangers(on: str, minutes: float) -> bool:
+    with tempfile.TemporaryDirectory(prefix="strangers") as folder, _storage(on, Path(folder)) as storage:
         return _shown(
-            f"{PER_MINUTE} requests of strangers a minute, {minutes:g} min",
-            asyncio.run(strangers(Path(folder), seconds=minutes * 60)),
+            f"{PER_MINUTE} requests of strangers a minute, {minutes:g} min, log and ledger on {on}",
+            asyncio.run(strangers(Path(folder), storage, seconds=minutes * 60)),
         )
+
+
+@contextmanager
+def _storage(on: str, folder: Path) -> Iterator[Storage]:
+    if on == "files":
+        yield on_files(folder)
+        return
+    with kafka_server(folder / "kafka") as kafka, postgres_server() as postgres:
+        yield on_servers(kafka, create_database(postgres))
 
 
 def _shown(title: str, outcome: Outcome | Scaled | Strangers) -> bool:

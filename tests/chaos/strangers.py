@@ -1,7 +1,8 @@
 """Load by strangers: 5,000 slow, half-open, oversize, compressed and forged requests a minute for ten minutes, beside
 ten real webhooks a second: the real ones are answered at once and handled, disk and memory are bounded.
 
-On the default: authenticity `api` (anybody may send what must be looked at), log and ledger in files, all limits.
+Authenticity `api`, the default: anybody may send what must be looked at. Log and ledger are files or servers, with all
+limits as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from aiohttp import web
 from consumer.receive.unproved import BURST_MINUTES
 from consumer.receive.web import Limits
 from consumer.settings.fields import Settings
-from tests.promises.deployment import Deployment, deployment, embedded, started
+from tests.chaos.storage import Storage
+from tests.promises.deployment import Deployment, deployment, started
 from tests.support.loopback import LoopbackServer
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess
@@ -39,7 +41,7 @@ HANDLED_WITHIN_S = 60.0
 P99_WITHIN_S = 0.5
 FLAT_MIB = 32
 CACHE_MIB = 16
-"""SQLite's page cache, for each connection to log or ledger: it fills while the files grow."""
+"""SQLite's page cache, for each connection to log or ledger: it fills while the files grow. None on servers."""
 KEPT_BYTES = int(Settings.model_fields["unproved_max_bytes"].default)
 """Of waiting hints, and of the quarantine."""
 REAL_EVENT_BYTES = 16 * 1024
@@ -159,22 +161,26 @@ class Watch:
 
 
 async def strangers(
-    folder: Path, *, seconds: float = 600.0, per_minute: int = PER_MINUTE, limit_s: float = 300.0, **more: str
+    folder: Path,
+    storage: Storage,
+    *,
+    seconds: float = 600.0,
+    per_minute: int = PER_MINUTE,
+    limit_s: float = 300.0,
+    **more: str,
 ) -> Strangers:
     """Play it, and say what was found. `more`: settings."""
-    async with deployment(
-        folder, **embedded(folder), config=None, **{"CONSUMER_SYNC_INTERVAL_S": "60", **more}
-    ) as found:
+    async with deployment(folder, **storage.places, config=None, **{"CONSUMER_SYNC_INTERVAL_S": "60", **more}) as found:
         serve, work, sync = (found.process(role) for role in ("serve", "work", "sync"))
         async with started(serve, work, sync), _passage(found, serve) as passage:
             watch = Watch(found, (serve, work, sync))
             watching = asyncio.create_task(watch.run())
-            before = _size(folder)
+            before = await storage.sizes(found)
             answers = await _under_load(found, passage.target, seconds, per_minute)
             await found.shipped(within_s=limit_s)
             await eventually(lambda: len(watch.shipped_s) == len(found.paid), what="the watch saw the last parcel")
             watching.cancel()
-            after = _size(folder)
+            after = await storage.sizes(found)
             figures = _figures(found, passage, watch, {name: after[name] - before[name] for name in after}, seconds)
     return Strangers(figures, answers, watch.course())
 
@@ -248,11 +254,3 @@ def _share(ordered: Sequence[float], share: float) -> float:
 def _log_most(seconds: float) -> float:
     """What the settings let be stored of unproved webhooks in this time."""
     return Limits().unproved_bytes_per_minute * (BURST_MINUTES + seconds / 60)
-
-
-def _size(folder: Path) -> dict[str, int]:
-    """Bytes of the log and of the ledger, with what belongs to them."""
-    return {
-        name: sum(path.stat().st_size for path in folder.glob(f"{pattern}*"))
-        for name, pattern in (("log", "log.db"), ("ledger", "consumer.db"))
-    }

@@ -111,3 +111,22 @@ def test_more_webhooks_than_may_wait_to_be_confirmed_are_refused_with_what_can_b
     assert (ended.value.code, played) == (2, [])
     told = capsys.readouterr().err
     assert f"no more than {MAX_HINTS:,} are kept: use --rate 54, fewer --hours, or --authenticity signature" in told
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [([], ["files", "servers"]), (["--on", "files"], ["files"]), (["--on", "servers"], ["servers"])],
+)
+def test_strangers_are_played_on_files_and_on_servers(
+    monkeypatch: pytest.MonkeyPatch, asked: list[str], expected: list[str]
+) -> None:
+    failing_in(monkeypatch, {})
+    played: list[tuple[str, float]] = []
+
+    def play(on: str, minutes: float) -> bool:
+        played.append((on, minutes))
+        return on == "servers"
+
+    monkeypatch.setattr(drill, "_strangers", play)
+    assert drill.main(["strangers", "--minutes", "2", *asked]) == (1 if "files" in expected else 0)
+    assert played == [(on, 2) for on in expected]

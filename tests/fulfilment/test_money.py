@@ -271,6 +271,12 @@ async def test_a_payment_of_nothing_we_know_is_an_orphan(orders: Projections) ->
     assert await open_kinds(orders) == {("orphan_payment", "p1")}
 
 
+async def test_a_payment_keeps_the_order_that_it_was_once_said_to_be_of(orders: Projections) -> None:
+    # case: F28
+    await orders.feed(payment("p1", 1), payment("p1", 2, order_id=None))
+    assert await open_kinds(orders) == {("orphan_payment", "A1")}
+
+
 async def test_a_payment_that_names_the_services_order_finds_it_by_a_read(orders: Projections) -> None:
     # case: F28, F29
     await orders.feed(payment("p1", 1, order_id=None, order={"id": "so1"}))
@@ -280,6 +286,18 @@ async def test_a_payment_that_names_the_services_order_finds_it_by_a_read(orders
     assert await open_kinds(orders) == set()
     await orders.feed(payment("p2", 3, order_id=None, order={"id": "so1"}))
     assert await open_kinds(orders) == {("duplicate_payment", "A1")}
+
+
+async def test_a_read_claims_the_payments_of_its_order_alone(orders: Projections) -> None:
+    # case: F28
+    await orders.feed(
+        payment("p1", 1, order_id=None, order={"id": "so1"}),
+        payment("p2", 2, order_id=None, order={"id": "so2"}),
+        payment("p3", 3, order_id="A3", order={"id": "so1"}),
+        observed("order:A1", 4, {"id": "so1", "order_id": "A1", "status": "PAID"}),
+    )
+    of = {row["payment_id"]: row["order_id"] for row in await orders.rows(PAYMENTS)}
+    assert of == {"p1": "A1", "p2": None, "p3": "A3"}
 
 
 async def test_a_payment_of_a_subscription_is_no_orphan(orders: Projections) -> None:
@@ -314,6 +332,9 @@ async def test_what_an_operator_closed_stays_closed(orders: Projections) -> None
     assert await open_kinds(orders) == set()
     row = await orders.row(FINDINGS)
     assert (row["closed_by"], row["closed_reason"]) == ("op", "refunded")
+    [note] = [one for one in orders.notes if one.action == "finding.closed"]
+    assert (note.subject, note.before) == ("object:p1", {"kind": "orphan_payment"})
+    assert note.after == {"by": "op", "reason": "refunded"}
     await orders.feed(payment("p1", 2, order_id=None))
     assert await open_kinds(orders) == set()
 

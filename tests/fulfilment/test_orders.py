@@ -36,6 +36,14 @@ async def test_a_paid_order_is_requested_once_keyed_by_the_order(orders: Project
     assert (await orders.row(ORDERS))["requested_at"] == START
 
 
+async def test_the_customer_is_found_where_an_option_says(orders_with: Callable[..., Projections]) -> None:
+    # case: F1
+    orders = orders_with(matching="off", customer=("/buyer",))
+    await orders.feed(said("order.paid", "evt_1", order_id="A1", buyer="c7"))
+    [request] = orders.of_type("fulfilment.requested")
+    assert request.data["customer"] == "c7"
+
+
 async def test_the_same_event_twice_and_forced_is_one_effect(orders: Projections) -> None:
     # case: F2
     event = said("order.paid", "evt_1", order_id="A1")
@@ -334,10 +342,20 @@ async def test_nothing_un_pays_an_order(orders: Projections) -> None:
     assert [one.type for one in orders.emitted] == ["fulfilment.requested"]
 
 
-async def test_a_claimed_event_is_refused(orders: Projections) -> None:
+async def test_a_status_that_nobody_knows_is_told_and_one_that_is_known_is_not(orders: Projections) -> None:
+    # case: F34
+    with capture_logs() as lines:
+        await orders.feed(
+            observed("order:A1", 1, {"status": "PENDING"}), observed("order:A2", 1, {"status": "REFUNDED"})
+        )
+    assert [one["order_id"] for one in lines if one["event"] == "unknown_enum"] == ["A2"]
+
+
+@pytest.mark.parametrize("type_", ["order.paid", "order.expired", "checkout.session.completed"])
+async def test_a_claimed_event_is_refused(orders: Projections, type_: str) -> None:
     # case: G6
     with pytest.raises(ConsumerError, match="not verified"):
-        await orders.feed(said("order.paid", "evt_1", order_id="A1", trust=Trust.CLAIMED))
+        await orders.feed(said(type_, "evt_1", order_id="A1", trust=Trust.CLAIMED))
     assert orders.emitted == []
 
 

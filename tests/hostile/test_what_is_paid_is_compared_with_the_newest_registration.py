@@ -16,10 +16,10 @@ def orders_of(database: Database) -> Projections:
     return Projections(database, "handlers.fulfilment.handler", options={"matching": "off"})
 
 
-def registered(session_id: str, minute: int, **more: str) -> Event:
+def registered(session_id: str, minute: int, order_id: str = "A1", **more: str) -> Event:
     at = START + timedelta(minutes=minute)
-    data = {"session_id": session_id, "order_id": "A1", **more}
-    return own("checkout.registered", "order:A1", data, at=at, id_=f"drv_{session_id}_{minute}")
+    data = {"session_id": session_id, "order_id": order_id, **more}
+    return own("checkout.registered", f"order:{order_id}", data, at=at, id_=f"drv_{session_id}_{minute}")
 
 
 def paid(amount: str) -> Event:
@@ -54,6 +54,13 @@ async def test_registrations_worked_off_in_the_wrong_order_end_the_same(database
     assert (await orders.row(ORDERS))["expected_amount"] == "50.00"
     await orders.feed(registered("s2", 1, expected_amount="7.00"))
     assert (await orders.row(ORDERS))["expected_amount"] == "50.00", "an older word on the same session"
+
+
+async def test_what_is_said_of_another_order_since_then_is_of_no_account(database: Database) -> None:
+    # case: F21
+    orders = orders_of(database)
+    await orders.feed(registered("s2", 2, "A2", expected_amount="50.00"), registered("s1", 1, expected_amount="10.00"))
+    assert (await orders.row(ORDERS, order_id="A1"))["expected_amount"] == "10.00"
 
 
 async def test_a_registration_counts_at_once_before_its_event_is_worked_off(database: Database) -> None:

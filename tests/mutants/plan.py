@@ -56,6 +56,15 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),
     ("handlers/access/*", ("tests/access", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
     (
+        "handlers/fulfilment/registration.py",
+        (
+            "tests/shop/test_a_registration_is_added_to_never_changed.py",
+            "tests/shop/test_a_consumer_of_before_is_registered_with.py",
+            "tests/hostile/test_what_is_paid_is_compared_with_the_newest_registration.py",
+            "tests/fulfilment",
+        ),
+    ),
+    (
         "handlers/fulfilment/*",
         ("tests/fulfilment", "tests/hostile/test_what_is_paid_is_compared_with_the_newest_registration.py"),
     ),

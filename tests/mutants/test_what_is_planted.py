@@ -105,6 +105,7 @@ def test_a_part_is_judged_by_its_mirror_and_by_what_imports_it_all_by_everything
 
 def test_what_is_called_equivalent_still_stands_in_the_code() -> None:
     for row in tomllib.loads((ROOT / "tests/mutants/equivalent.toml").read_text())["mutant"]:
-        assert row["was"] in (ROOT / row["module"]).read_text()
+        code = (ROOT / row["module"]).read_text()
+        assert "".join(row["was"].split()) in "".join(code.split()), "a statement of several lines is told in one"
         assert row["why"]
         assert row["was"] != row["becomes"]
