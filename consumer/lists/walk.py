@@ -39,10 +39,10 @@ class Walk(WalkState):
 
     `since` ends the walk of a newest-first list early.
 
-    `order` as seen, and until the head is read as the last walk saw it; `gap` whether events may have been lost (B13),
-    `refused` how often a cursor was refused and the walk went on without it (B11), `met` whether the last complete walk
-    was joined, `begins_at` the time of the oldest listed event, once a newest-first list was walked to its end. Raises
-    what the lister raises, CursorLoop (B7), and CursorsRefused.
+    `order` as seen, and until the head is read as the last walk saw it, or one that was cut; `gap` whether events may
+    have been lost (B13), `refused` how often a cursor was refused and the walk went on without it (B11), `met` whether
+    the last complete walk was joined, `begins_at` the time of the oldest listed event, once a newest-first list was
+    walked to its end. Raises what the lister raises, CursorLoop (B7), and CursorsRefused.
     """
 
     lister: Lister
@@ -50,7 +50,9 @@ class Walk(WalkState):
 
     def __post_init__(self) -> None:
         self.bookmark = self.bookmark.believable(self.now)
-        self.order = self.bookmark.order
+        cut = self.bookmark.resume
+        was_newest_first = cut is not None and cut.begun_to is not None  # no other walk leaves that
+        self.order = ListOrder.NEWEST_FIRST if was_newest_first else self.bookmark.order
         self._pager = Pager(self.lister, self.locators, now=self.now, limit=self.policy.limit)
 
     async def pages(self) -> AsyncGenerator[WalkPage, None]:

@@ -24,13 +24,16 @@ def world(world: World, service_side: Simulated) -> World:
     return world
 
 
+@pytest.mark.parametrize("pages_max", [None, 1], ids=["after a whole walk", "after one that was cut, the first of all"])
 async def test_a_walk_that_waits_for_the_budget_makes_nobody_read_hints_singly(
-    world: World, service_side: Simulated
+    world: World, service_side: Simulated, pages_max: int | None
 ) -> None:
     # case: B23, C15, I15
     service_side.emit(400)
     confirm, backfill = stages(world)
-    await backfill.once()
+    first = await backfill.start.begin(BackfillOptions(), world.app.client.events, sweeps=True)
+    if await backfill.read(first, pages_max=pages_max):
+        await backfill.conclude(first)
     asked, gate = asyncio.Event(), asyncio.Event()
 
     class Waits:
