@@ -61,6 +61,11 @@ class UtcDateTime(TypeDecorator[datetime]):
         for a time without a zone. What SQLite gets is what SQLAlchemy's own DateTime writes there."""
         return _utc if dialect.name == "postgresql" else _utc_text
 
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """The same, for what SQLAlchemy writes into a statement as a literal."""
+        utc = _utc(value)
+        return utc if utc is None or dialect.name == "postgresql" else utc.replace(tzinfo=None)
+
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy calls it so
         """What was stored, aware, in UTC."""
         if value is None:
@@ -90,16 +95,20 @@ class Words(TypeDecorator[str]):
 
     def __init__(self, chars: int) -> None:
         super().__init__(chars)
-        self._chars = chars
+        self.chars = chars  # by this name SQLAlchemy's cache tells two of them apart
 
     def bind_processor(self, dialect: Dialect) -> Callable[[str | None], str | None]:  # noqa: ARG002 - SQLAlchemy calls it so
         """What is stored, and what is looked for; in one call, as of `UtcDateTime`."""
-        chars = self._chars
+        chars = self.chars
 
         def stored(value: str | None) -> str | None:
             return None if value is None else storable(value, chars)
 
         return stored
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002 - SQLAlchemy calls it so
+        """The same, for what SQLAlchemy writes into a statement as a literal."""
+        return None if value is None else storable(value, self.chars)
 
 
 class PackedBytes(TypeDecorator[bytes]):

@@ -228,7 +228,7 @@ def _reading(
         and f"no webhook since {one.silent_since:%Y-%m-%d %H:%M} while the list finds events: is the endpoint or the "
         "application disabled?",
         "retention_gap": one.gap_at and "events were forgotten before they were read; `consumer reconcile` heals",
-        MISSING: _missing(one, now),
+        MISSING: _missing(one),
         "reconcile_braked": one.reconcile_braked and "too many changes, none made: `consumer reconcile --dry-run`",
         "walk_late": _age_s(one.walked_at, now) > walk_late_s
         and f"the last complete walk is {_age_s(one.walked_at, now) / 60:.0f} min old",
@@ -238,7 +238,7 @@ def _reading(
         "reading_held_up": _held_up(one, now),
         "never_walked": one.walked_at is None and "the events were never walked to the end: does `sync` run?",
     }
-    is_on_its_way = one.missing is not None and not one.missing.is_late(now)
+    is_on_its_way = one.missing is not None and not one.missing.is_late
     stuck = ORDERS_WAIT - {MISSING} if is_on_its_way else ORDERS_WAIT
     return [
         Finding(Grade.STUCK if code in stuck else Grade.DEGRADED, code, f"{one.application}: {text}")
@@ -265,14 +265,14 @@ def _late_read(wait: Overdue, now: datetime) -> Finding | None:
     return Finding(Grade.DEGRADED, "reading_held_up", text)
 
 
-def _missing(one: ApplicationStatus, now: datetime) -> str:
+def _missing(one: ApplicationStatus) -> str:
     """Told by the two ends, whatever lies between looks fine."""
     missed = one.missing
     if missed is None:
         return ""
     what = f"the service shows {missed.orders} paid order(s) and {missed.events} event(s) that the ledger lacks"
-    age_s = _age_s(missed.since, now)
-    age = f"{age_s / 60:.0f} min" if missed.is_late(now) else f"{age_s:.0f} s"
+    age_s = missed.age.total_seconds()
+    age = f"{age_s / 60:.0f} min" if missed.is_late else f"{age_s:.0f} s"
     return f"{what}, for {age}: {', '.join(missed.ids)}; `consumer explain ID` says more"
 
 

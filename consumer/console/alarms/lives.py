@@ -26,7 +26,7 @@ STEADY_MIN: Final = timedelta(minutes=1)
 STEADY_MAX: Final = timedelta(minutes=10)
 APART_FOR: Final = timedelta(seconds=10)
 MIXED_FOR: Final = timedelta(seconds=40)
-"""A deploy takes no longer from one step to the next."""
+"""A deploy takes no longer from one step to the next, as a rule; the alerts wait five minutes more."""
 MIGRATES_FOR: Final = timedelta(minutes=5)
 """So long a new version may wait for its migration, while the old ones go on."""
 

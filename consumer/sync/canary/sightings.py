@@ -42,16 +42,17 @@ class Sightings(KeptState, walk=WALK):
 
     def missed(self) -> Missed | None:
         """What had been missing for MISSED at the last look; None where nothing had."""
-        if not (names := self._lacking(MISSED)):
+        if self.looked_at is None or not (names := self._lacking(MISSED)):
             return None
         orders = [id_of(name) for name in names if name.startswith(ORDER)]
         events = [id_of(name) for name in names if not name.startswith(ORDER)]
-        return Missed(len(orders), len(events), self.missing[names[0]], (*orders, *events)[:SHOWN])
+        age = self.looked_at - self.missing[names[0]]
+        return Missed(len(orders), len(events), age, (*orders, *events)[:SHOWN])
 
     @property
-    def late(self) -> Sequence[str]:
-        """What had been missing for LATE at the last look, by name, oldest first."""
-        return self._lacking(LATE)
+    def late_events(self) -> Sequence[str]:
+        """The ids of the events that had been missing for LATE, oldest first."""
+        return [id_of(name) for name in self._lacking(LATE) if not name.startswith(ORDER)]
 
     def is_late(self, name: str) -> bool:
         """Whether it had been missing for LATE at the last look."""
@@ -67,16 +68,18 @@ class Sightings(KeptState, walk=WALK):
 
 @dataclass(frozen=True)
 class Missed:
-    """So many paid orders and events, the oldest seen at `since`; a few of them by their ids, oldest first."""
+    """So many paid orders and events; `age`: for how long the oldest had been missing at the last look, since nobody
+    knows of later; a few of them by their ids, oldest first."""
 
     orders: int
     events: int
-    since: datetime
+    age: timedelta
     ids: tuple[str, ...]
 
-    def is_late(self, now: datetime) -> bool:
-        """Whether the oldest has been missing for LATE."""
-        return now - self.since >= LATE
+    @property
+    def is_late(self) -> bool:
+        """Whether the oldest had been missing for LATE."""
+        return self.age >= LATE
 
 
 @dataclass(kw_only=True)

@@ -3,7 +3,7 @@
 Every other alarm concludes from what our own parts say. This one asks the two ends only: money that was taken there and
 is not known here is seen, whatever lies between looks fine. So it pages by `ends` and not by a walk of the events: what
 a walk overlooks is to be seen here, and is brought. It costs two reads a look, one more for a list whose order cannot
-be told, and one for each event or order that is late. The looks come first: an alarm that waits for a budget which
+be told, and one for each event that is late. The looks come first: an alarm that waits for a budget which
 others exhaust is none.
 """
 
@@ -28,8 +28,8 @@ from consumer.runtime.loop import Stage
 from consumer.sync.application import Application
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.page import understand
-from consumer.sync.canary.latecomers import Latecomers
-from consumer.sync.canary.sightings import MISSING, ORDER, SHOWN, Shown, Sightings, after, id_of
+from consumer.sync.canary.late_events import LateEvents
+from consumer.sync.canary.sightings import LATE, MISSING, ORDER, SHOWN, Shown, Sightings, after, id_of
 from consumer.sync.settlement import Settlement
 from consumer.telemetry.logs import Condition
 
@@ -44,8 +44,8 @@ KINDS: Final = ("event", "order")
 class Canary(Stage):
     """Looks every `every_s`. A start that knows of something missing looks at once. So does one that never looked at a
     list: what stands there without a time is history. Otherwise the first look waits: a start has other things to read.
-    What was history when the `first_walk` began stays history. Events that are late are brought by `settlement`,
-    orders are asked for."""
+    What was history when the `first_walk` began stays history. Events that are late are brought by `settlement`.
+    """
 
     def __init__(
         self, app: Application, settlement: Settlement, *, first_walk: FirstWalk, every_s: float = EVERY_S
@@ -55,7 +55,7 @@ class Canary(Stage):
         self._resources = app.client.with_priority(Priority.CONFIRM)
         self._every_s = every_s
         self._first_walk = first_walk
-        self._latecomers = Latecomers(app, settlement)
+        self._late_events = LateEvents(app, settlement)
         self._began_at: datetime | None = None
         self._late = Condition("missing_here", level="error", monotonic=app.clock.monotonic, application=app.name)
         self._has_run = False
@@ -94,7 +94,7 @@ class Canary(Stage):
         if len(failures) == len(orders):
             raise failures[0]
         kept = await self._keep(replace(before, places=places), shown, expects=bookmark.walked_at is not None)
-        await self._latecomers.bring(kept.late)
+        await self._late_events.bring(kept.late_events)
         if failures:
             raise failures[0]
         self._check_sight(places, now)
@@ -102,7 +102,7 @@ class Canary(Stage):
     async def _keep(self, before: Sightings, shown: Shown, *, expects: bool) -> Sightings:
         now = self._app.clock.now()
         async with self._app.database.transaction() as session:
-            here = await self._here(session, list(dict.fromkeys((*before.missing, *before.history, *shown.names))))
+            here = await self._here(session, shown, before)
             found = after(before, shown, here, now, expects=expects)
             await self._app.keep(session, found)
         if dropped := [id_of(name) for name in before.missing if name not in found.missing and name not in here]:
@@ -121,8 +121,11 @@ class Canary(Stage):
             if now - max(place.seen_at or self._began_at, self._began_at) >= BLIND_AFTER:
                 raise UnexpectedAnswer("the newest of a list are not reached", list=f"{kind}s")
 
-    async def _here(self, session: AsyncSession, names: Sequence[str]) -> frozenset[str]:
-        """Which of these the ledger has: an event handled or put aside with its reason, an order known to be paid."""
+    async def _here(self, session: AsyncSession, shown: Shown, before: Sightings) -> frozenset[str]:
+        """Which of these the ledger has: an event handled or put aside with its reason, an order known to be paid. So
+        is one that reconcile had long seen paid when it was shown first: that is history (case B30), which a list in
+        the order of changes shows again."""
+        names = list(dict.fromkeys((*before.missing, *before.history, *shown.names)))
         ids = {kind: [id_of(name) for name in names if name.startswith(f"{kind}:")] for kind in KINDS}
         known = await events.known(session, [(self._app.name, one) for one in ids["event"]])
         aside = await delivered_only(session, self._app.name, ids["event"])
@@ -131,21 +134,24 @@ class Canary(Stage):
         told = await events.told(session, self._app.name, [f"order:{one}" for one in ids["order"]])
         states = await observations.last(session, self._app.name, "order", ids["order"])
         observed = {one for one, last in states.items() if status_of(last.state) == PAID}
+        if before.looked_at is not None:
+            old = [one for one in observed if states[one].read_at < before.looked_at - LATE]
+            here |= {name for one in old if (name := f"order:{one}") not in before.missing and name not in told}
         here |= {name for name, types in told.items() if "order.paid" in types}
         here |= {name for name, types in told.items() if "order.observed" in types and id_of(name) in observed}
         return frozenset(here)
 
     def _show(self, found: Sightings) -> None:
-        now, missed = self._app.clock.now(), found.missed()
+        missed = found.missed()
         orders = sum(name.startswith(ORDER) for name in found.missing)
         self._app.metrics.missing_here.labels(self._app.name, "order").set(orders)
         self._app.metrics.missing_here.labels(self._app.name, "event").set(len(found.missing) - orders)
-        age_s = 0.0 if missed is None else (now - missed.since).total_seconds()
+        age_s = 0.0 if missed is None else missed.age.total_seconds()
         self._app.metrics.missing_here_seconds.labels(self._app.name).set(age_s)
         self._show_places(found)
-        if missed is None:
+        if missed is None or not missed.is_late:
             self._late.over()
-        elif missed.is_late(now):
+        else:
             self._late.lasts(MISSING, orders=missed.orders, events=missed.events, ids=missed.ids)
 
     def _show_places(self, found: Sightings) -> None:

@@ -22,7 +22,7 @@ from consumer.sync.canary.sightings import EVENTS_FORGOTTEN_AFTER, LATE, MISSED,
 from consumer.sync.canary.stage import BLIND_AFTER, EVERY_S, Canary
 from consumer.sync.health.status import application_status
 from tests.sync.conftest import World, counted_by, delivery
-from tests.sync.reconciling import listing, order
+from tests.sync.reconciling import listing, lists, order, reconcile
 from tests.sync.service import EventsList, Json
 
 LATE_S = LATE.total_seconds()
@@ -119,6 +119,54 @@ async def test_what_shows_no_time_and_was_there_before_us_is_history(world: Worl
     found = await told(world)
     assert found is not None
     assert found.ids == ("A-2",)
+
+
+# case: B30
+async def test_what_reconcile_found_before_us_is_history_also_when_a_change_brings_it_to_the_head(world: World) -> None:
+    await walked(world)
+    there = [order(number, "PAID") for number in range(350)]
+    lists(world, orders=there)
+    await reconcile(world).once()
+    shows(world, orders=there)
+    stage = canary(world)
+    await stage.look()
+    world.clock.advance(2 * LATE_S)
+    await stage.look()
+    shows(world, orders=[there[150], *there[:150], *there[151:]])
+    await five_minutes(world, stage)
+    assert await told(world) is None
+    assert (await kept(world)).missing == {}
+
+
+# case: B27, B30
+async def test_what_was_paid_since_we_came_is_missed_also_where_reconcile_took_it_for_history(world: World) -> None:
+    await walked(world)
+    shows(world)
+    stage = canary(world)
+    await stage.look()
+    lists(world, orders=[order(1, "PAID")])
+    await reconcile(world).once()
+    await stage.look()
+    await five_minutes(world, stage)
+    found = await told(world)
+    assert found is not None
+    assert found.ids == ("A-1",)
+
+
+# case: B27
+async def test_how_long_it_is_missing_is_told_as_of_the_last_look(world: World) -> None:
+    await walked(world)
+    shows(world)
+    stage = canary(world)
+    await stage.look()
+    shows(world, orders=[order(1, "PAID")])
+    await stage.look()
+    world.clock.advance(MISSED.total_seconds())
+    await stage.look()
+    world.clock.advance(10 * LATE_S)
+    found = await told(world)
+    assert found is not None
+    assert not found.is_late, "nobody has looked since"
 
 
 # case: B30

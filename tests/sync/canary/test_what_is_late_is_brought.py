@@ -1,18 +1,17 @@
 """An event that the walks are past and the ledger lacks (the log lost it unread, say) is read by its id and published,
-and a paid order that nothing told of is asked for, so that nobody has to."""
+so that nobody has to."""
 
 from __future__ import annotations
 
 import pytest
 from structlog.testing import capture_logs
 
-from consumer.sync.canary.latecomers import AGAIN_AFTER, AT_ONCE
+from consumer.payments import PaymentsError
+from consumer.sync.canary.late_events import AGAIN_AFTER, AT_ONCE
 from consumer.sync.canary.sightings import LATE
 from consumer.sync.canary.stage import Canary
 from tests.sync.canary.test_money_taken_there_is_known_here import canary, event, recorded, shows, told, walked
 from tests.sync.conftest import World
-from tests.sync.reconciling import lists, order, reconcile
-from tests.sync.refreshing import pending, refresh
 
 LATE_S = LATE.total_seconds()
 
@@ -82,22 +81,20 @@ async def test_one_that_cannot_be_had_keeps_no_other_waiting(world: World, answe
     assert {one.id for one in await world.published()} == {"evt_0", "evt_2"}
 
 
-# case: B27, B30
-async def test_a_paid_order_that_the_first_reconcile_took_for_history_is_asked_for_and_told_of(world: World) -> None:
+# case: B27
+async def test_one_that_the_service_fails_to_show_keeps_no_other_waiting_and_is_not_tried_at_each_look(
+    world: World,
+) -> None:
     await walked(world)
     shows(world)
     stage = canary(world)
     await stage.look()
-    lists(world, orders=[order(1, "PAID")])
-    await reconcile(world).once()
-    assert await world.published() == [], "what an installation finds is history to reconcile"
+    await missing(world, 2)
+    world.service.failing["/v1/events/evt_0"] = 500
     await stage.look()
     world.clock.advance(LATE_S)
+    with pytest.raises(PaymentsError):
+        await stage.look()
+    assert [one.id for one in await world.published()] == ["evt_1"]
     await stage.look()
-    assert [(one.kind, one.object_id, one.asked) for one in await pending(world)] == [("order", "A-1", 1)]
-    await stage.look()
-    assert [one.asked for one in await pending(world)] == [1], "it is asked for once"
-    world.service.records["/v1/orders/lookup?A-1"] = order(1, "PAID")
-    await refresh(world).once()
-    [told_of] = await world.published()
-    assert (told_of.type, told_of.key) == ("order.observed", "order:A-1")
+    assert [one.id for one in await world.published()] == ["evt_1"]
