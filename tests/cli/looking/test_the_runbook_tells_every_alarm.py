@@ -1,4 +1,4 @@
-"""deploy/README.md: every code that `status` can give has a line, and what it names (metrics, commands) exists."""
+"""deploy/findings.md: every code that `status` can give has a line, and what it names (metrics, commands) exists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from consumer.sync.health.stalled import STAGES
 from consumer.telemetry.metrics import Metrics
 
 LOOKING = Path(verdict.__file__ or "").parent
-RUNBOOK = (Path(__file__).resolve().parents[3] / "deploy" / "README.md").read_text().partition("## Alarms")[2]
+RUNBOOK = (Path(__file__).resolve().parents[3] / "deploy" / "findings.md").read_text()
 TABLE, _, ADVICE = RUNBOOK.partition("\n\nStart with")
 
 
