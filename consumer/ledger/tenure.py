@@ -48,15 +48,15 @@ class Tenure:
             raise LeaseLost(role=self.role)
         return self._lease.token
 
-    async def take(self) -> bool:
+    async def take(self, within_s: float | None = None) -> bool:
         """Take or renew the lease; False when another holds it.
 
-        Raises LedgerError, LedgerUnavailable when the database does not answer within a third of the lease; what was
-        held before is held on until it runs out.
+        Raises LedgerError, LedgerUnavailable when the database does not answer `within_s` seconds (a third of the
+        lease); what was held before is held on until it runs out.
         """
         asked_at = self._clock.monotonic()
         try:
-            async with asyncio.timeout(self.lease_s / 3), self._database.transaction() as session:
+            async with asyncio.timeout(within_s or self.lease_s / 3), self._database.transaction() as session:
                 now = await shared_time(session)
                 lease = await leases.acquire(session, self.role, self._holder, now, self.lease_s)
         except TimeoutError as error:

@@ -100,7 +100,6 @@ class Leader:
         doing.add_done_callback(lambda _: done.set())
         try:
             while not doing.done() and not stop.is_set():
-                # What could not be renewed last time is not tried beyond its end: the work must be over by then.
                 await rest(
                     self._clock,
                     until_tick(self._clock, self._renew_s) if renewed else min(self._renew_s, self._tenure.left_s),
@@ -120,9 +119,12 @@ class Leader:
                 await asyncio.gather(doing, return_exceptions=True)
 
     async def _take(self) -> bool:
-        """Take or renew the lease; False when another holds it, or when the database does not answer in time."""
+        """Take or renew the lease; False when another holds it, or when the database does not answer in time.
+
+        What is held is not asked for beyond its end: the work must be over by then.
+        """
         try:
-            taken = await self._tenure.take()
+            taken = await self._tenure.take(min(self._renew_s, self._tenure.left_s or self._renew_s))
         except ConsumerError as error:
             self._failure.failed(error)
             return False

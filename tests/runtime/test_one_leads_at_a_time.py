@@ -111,9 +111,10 @@ async def test_a_machine_whose_clock_is_wrong_neither_steals_the_lead_nor_keeps_
 
 
 @pytest.mark.slow
-async def test_work_is_cancelled_when_the_lease_cannot_be_renewed(sqlite_ledger: Database) -> None:
+async def test_work_is_cancelled_before_a_lease_that_cannot_be_renewed_runs_out(sqlite_ledger: Database) -> None:
     # case: B26
-    held = leader(sqlite_ledger, "one", 4.5)
+    lease_s = 9.0
+    held = leader(sqlite_ledger, "one", lease_s)
     stop, work = asyncio.Event(), Work()
     async with asyncio.timeout(20), asyncio.TaskGroup() as group:
         group.create_task(held.run(stop, work))
@@ -121,7 +122,7 @@ async def test_work_is_cancelled_when_the_lease_cannot_be_renewed(sqlite_ledger:
         began = asyncio.get_running_loop().time()
         async with sqlite_ledger.transaction():  # the database does not answer
             await work.ended.wait()
-            assert asyncio.get_running_loop().time() - began < 5.2, "not at the end of the try after the lease's end"
+            assert asyncio.get_running_loop().time() - began < lease_s
             assert work.cancelled
             assert not held.leads
             stop.set()
