@@ -68,6 +68,15 @@ def canary(world: World, *, every_s: float = 120.0) -> Canary:
     return Canary(world.app, world.settlement(), first_walk=FirstWalk(world.app, HISTORY), every_s=every_s)
 
 
+async def looking(world: World) -> Canary:
+    """One that has walked, and has seen two empty lists."""
+    await walked(world)
+    shows(world)
+    stage = canary(world)
+    await stage.look()
+    return stage
+
+
 async def told(world: World) -> Missed | None:
     """As `status` tells it."""
     async with world.database.reading() as session:
@@ -75,8 +84,8 @@ async def told(world: World) -> Missed | None:
         return (await application_status(session, "default", app_id, world.clock.now())).missing
 
 
-async def five_minutes(world: World, stage: Canary) -> None:
-    """They pass, and it goes on looking."""
+async def until_late(world: World, stage: Canary) -> None:
+    """So long passes, and it goes on looking."""
     for _ in range(2):
         world.clock.advance(LATE_S / 2)
         await stage.look()
@@ -87,15 +96,12 @@ async def kept(world: World) -> Sightings:
 
 
 # case: B27, O5
-async def test_a_paid_order_and_its_event_that_never_came_are_told_after_five_minutes(world: World) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+async def test_a_paid_order_and_its_event_that_never_came_are_told_when_they_are_late(world: World) -> None:
+    stage = await looking(world)
     shows(world, orders=[order(1, "PAID"), order(2, "PENDING")], listed=[event(1)])
     await stage.look()
     assert await told(world) is None, "a healthy path takes a while, too"
-    await five_minutes(world, stage)
+    await until_late(world, stage)
     found = await told(world)
     assert found is not None
     assert (found.orders, found.events, found.ids) == (1, 1, ("A-1", "evt_1"))
@@ -115,7 +121,7 @@ async def test_what_shows_no_time_and_was_there_before_us_is_history(world: Worl
     await walked(world)
     shows(world, orders=[order(2, "PAID"), order(1, "PAID")], listed=[event(1)])
     await stage.look()
-    await five_minutes(world, stage)
+    await until_late(world, stage)
     found = await told(world)
     assert found is not None
     assert found.ids == ("A-2",)
@@ -133,21 +139,18 @@ async def test_what_reconcile_found_before_us_is_history_also_when_a_change_brin
     world.clock.advance(2 * LATE_S)
     await stage.look()
     shows(world, orders=[there[150], *there[:150], *there[151:]])
-    await five_minutes(world, stage)
+    await until_late(world, stage)
     assert await told(world) is None
     assert (await kept(world)).missing == {}
 
 
 # case: B27, B30
 async def test_what_was_paid_since_we_came_is_missed_also_where_reconcile_took_it_for_history(world: World) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     lists(world, orders=[order(1, "PAID")])
     await reconcile(world).once()
     await stage.look()
-    await five_minutes(world, stage)
+    await until_late(world, stage)
     found = await told(world)
     assert found is not None
     assert found.ids == ("A-1",)
@@ -155,10 +158,7 @@ async def test_what_was_paid_since_we_came_is_missed_also_where_reconcile_took_i
 
 # case: B27
 async def test_how_long_it_is_missing_is_told_as_of_the_last_look(world: World) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     shows(world, orders=[order(1, "PAID")])
     await stage.look()
     world.clock.advance(MISSED.total_seconds())
@@ -213,10 +213,7 @@ async def test_before_the_first_walk_is_over_nothing_is_missing(world: World) ->
 
 # case: B27
 async def test_one_sighting_is_not_late_because_nobody_looks_any_more(world: World) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     shows(world, orders=[order(1, "PAID")])
     await stage.look()
     world.clock.advance(10 * LATE_S)
@@ -228,7 +225,7 @@ async def test_one_sighting_is_not_late_because_nobody_looks_any_more(world: Wor
     world.service.failing.clear()
     await canary(world).look()
     assert await told(world) is None, "the walk that brings it takes a while"
-    await five_minutes(world, stage)
+    await until_late(world, stage)
     assert await told(world) is not None
     world.clock.advance(10 * LATE_S)
     await stage.look()
@@ -265,10 +262,7 @@ async def test_a_look_costs_two_reads_where_the_order_is_known(world: World) -> 
 
 
 async def test_what_newer_ones_push_off_the_page_is_still_missing(world: World) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     shows(world, orders=[order(1, "PAID")])
     await stage.look()
     for number in range(2, 140):
@@ -325,10 +319,7 @@ async def test_an_empty_page_ends_a_list_and_what_comes_after_it_is_seen(world: 
 
 
 async def test_one_list_that_cannot_be_read_hides_nothing_of_the_other(world: World) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     shows(world, listed=[event(1, world.clock.now())])
     world.clock.advance(60)
     world.service.failing["/v1/orders"] = 404
@@ -357,10 +348,7 @@ async def test_a_list_whose_newest_are_not_reached_for_an_hour_is_told(world: Wo
 # case: B18, B27
 @pytest.mark.parametrize(("status", "is_here"), [("PAID", True), ("PENDING", False), (None, False)])
 async def test_an_order_that_a_read_showed_paid_is_here(world: World, status: str | None, is_here: bool) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     await recorded(world, 1, "order.observed")
     if status is not None:
         shown = world.app.observation("order", "A-1", 1, order(1, status))
@@ -373,10 +361,7 @@ async def test_an_order_that_a_read_showed_paid_is_here(world: World, status: st
 
 # case: B27, I10
 async def test_an_event_that_was_put_aside_with_its_reason_is_here(world: World) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     async with world.database.transaction() as session:
         aside = delivery(b"{}", 1, event_id="evt_1")
         await quarantine.put(session, [(aside, Reason.NOT_UNDERSTOOD)], world.clock.now())
@@ -386,14 +371,11 @@ async def test_an_event_that_was_put_aside_with_its_reason_is_here(world: World)
 
 
 async def test_a_missing_order_is_never_forgotten_and_an_event_not_silently(world: World) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     shows(world, orders=[order(1, "PAID")], listed=[event(1)])
     await stage.look()
     shows(world)
-    await five_minutes(world, stage)
+    await until_late(world, stage)
     world.clock.advance(EVENTS_FORGOTTEN_AFTER.total_seconds())
     with capture_logs() as logs:
         await stage.look()
@@ -402,10 +384,7 @@ async def test_a_missing_order_is_never_forgotten_and_an_event_not_silently(worl
 
 
 async def test_it_is_said_now_and_then_and_once_that_it_is_over(world: World) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     shows(world, orders=[order(1, "PAID")])
     with capture_logs() as logs:
         for _ in range(60):

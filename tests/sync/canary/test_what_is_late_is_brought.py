@@ -10,7 +10,7 @@ from consumer.payments import PaymentsError
 from consumer.sync.canary.late_events import AGAIN_AFTER, AT_ONCE
 from consumer.sync.canary.sightings import LATE
 from consumer.sync.canary.stage import Canary
-from tests.sync.canary.test_money_taken_there_is_known_here import canary, event, recorded, shows, told, walked
+from tests.sync.canary.test_money_taken_there_is_known_here import event, looking, recorded, shows, told
 from tests.sync.conftest import World
 
 LATE_S = LATE.total_seconds()
@@ -26,10 +26,7 @@ async def missing(world: World, count: int) -> list[str]:
 
 
 async def late(world: World, count: int) -> tuple[Canary, list[str]]:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     ids = await missing(world, count)
     await stage.look()
     assert await world.published() == [], "a healthy path takes a while, too"
@@ -63,10 +60,7 @@ async def test_so_many_at_once_and_again_after_an_hour(world: World) -> None:
 
 @pytest.mark.parametrize("answer", [{"odd": "without an id"}, None])
 async def test_one_that_cannot_be_had_keeps_no_other_waiting(world: World, answer: dict[str, str] | None) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     await missing(world, 3)
     if answer is None:
         del world.service.records["/v1/events/evt_1"]
@@ -85,10 +79,7 @@ async def test_one_that_cannot_be_had_keeps_no_other_waiting(world: World, answe
 async def test_one_that_the_service_fails_to_show_keeps_no_other_waiting_and_is_not_tried_at_each_look(
     world: World,
 ) -> None:
-    await walked(world)
-    shows(world)
-    stage = canary(world)
-    await stage.look()
+    stage = await looking(world)
     await missing(world, 2)
     world.service.failing["/v1/events/evt_0"] = 500
     await stage.look()
