@@ -32,11 +32,6 @@ CROWDED = {
 
 WORDS_MOST = 700
 MEAN_SENTENCE_MOST = 18.0
-LONG = {
-    "handlers/README.md": "the tutorial",
-}
-"""Pages that are over a bound, and why."""
-
 CELL_WORDS_MOST = 40
 """A cell that says more is text, or two rows."""
 
@@ -125,10 +120,8 @@ def test_a_page_is_short_and_so_are_its_sentences(path: str) -> None:
     text = (ROOT / path).read_text()
     words = sum(len(line.split()) for line in prose(text))
     told = sentences(text)
-    mean = sum(len(sentence.split()) for sentence in told) / len(told)
-    if path not in LONG:
-        assert words <= WORDS_MOST
-    assert mean <= MEAN_SENTENCE_MOST or path in LONG
+    assert words <= WORDS_MOST
+    assert sum(len(sentence.split()) for sentence in told) / len(told) <= MEAN_SENTENCE_MOST
 
 
 def test_the_map_of_each_page_names_each_file() -> None:
