@@ -1,22 +1,26 @@
 """From the webhook to its effect, from outside: milliseconds between a signed webhook and the call of the
-merchant's warehouse, at steady rates, by one `serve` and one `work`. The senders do not wait for each other: who is
-late shows it."""
+merchant's warehouse, at steady rates, by one `serve` and one `work`. Each webhook has its time, whether the ones before
+were answered or not: who is late shows it."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import quantiles
+from urllib.parse import urlsplit
 
-import aiohttp
 import orjson
+import uvloop
+from aiohttp import web
 
 from tests.bench.ratio import Ratio
-from tests.support.load import SECRET, Sending, paid_orders
+from tests.bench.receive.steady import Steady
+from tests.support.load import SECRET, paid_orders
 from tests.support.merchant.plugin import install_plugin
 from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually
@@ -26,7 +30,7 @@ from tests.support.process import ConsumerProcess, command, ended
 BARS_MS = {200: 60.0, 500: 100.0, 1_000: 250.0}
 """Orders a second, and what 99 of 100 must stay under."""
 LASTS_S = 10
-WARM_UP = 200
+WARM_UP = 20
 WITHIN_S = 120.0
 
 
@@ -40,7 +44,7 @@ def measure(folder: Path, postgres: str, kafka: str) -> list[Ratio]:
                 "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{place}/ledger.db"}  # fmt: skip
         if name != "embedded":
             urls = {"CONSUMER_BROKER_URL": kafka, "CONSUMER_DATABASE_URL": create_database(postgres)}
-        for rate, p99_ms in asyncio.run(_at_each_rate(place, urls, name)).items():
+        for rate, p99_ms in uvloop.run(_at_each_rate(place, urls, name)).items():
             what = f"webhook to effect: {name}, {rate}/s, 99 of 100"
             bar_ms = BARS_MS[rate]
             found.append(Ratio(what, f"within {bar_ms:g} ms", [(1_000 / p99_ms, 1_000 / bar_ms)], 1.0))
@@ -54,23 +58,25 @@ class _Clocked(Warehouse):
         super().__init__()
         self.at: dict[str, float] = {}
 
-    async def _ship(self, request: aiohttp.web.BaseRequest) -> aiohttp.web.Response:
-        now = asyncio.get_running_loop().time()
+    async def _ship(self, request: web.BaseRequest) -> web.Response:
+        now = time.perf_counter()
         self.at.setdefault((await request.json())["order_id"], now)
         return await super()._ship(request)
 
 
 async def _at_each_rate(folder: Path, urls: Mapping[str, str], name: str) -> dict[int, float]:
-    async with _Clocked() as warehouse, _serving(folder, urls, warehouse) as address:
-        await _sent(address, paid_orders(WARM_UP, 0), WARM_UP)
-        await eventually(lambda: len(warehouse.at) >= WARM_UP, within_s=WITHIN_S, every_s=0.05)
-        first, found = WARM_UP, {}
-        for rate in BARS_MS:
-            count = rate * LASTS_S
-            sent = await _sent(address, paid_orders(count, 0, first=first), rate)
-            first += count
+    async with _Clocked() as warehouse, _serving(folder, urls, warehouse) as port:
+        first, found = 0, {}
+        for rate in (WARM_UP, *BARS_MS):
+            sendings = paid_orders(rate * LASTS_S, 0, first=first)
+            first += len(sendings)
+            steady = Steady(port, sendings, rate)
+            await steady.sent()
             await eventually(lambda: len(warehouse.at) >= first, within_s=WITHIN_S, every_s=0.05)  # noqa: B023 - awaited
-            took_ms = [(warehouse.at[order] - at) * 1_000 for order, at in sent.items()]
+            if rate not in BARS_MS:
+                continue
+            orders = [f"order-{sending.event_id.removeprefix('evt_')}" for sending in sendings]
+            took_ms = [(warehouse.at[order] - steady.due_s(number)) * 1_000 for number, order in enumerate(orders)]
             cuts = quantiles(took_ms, n=100)
             found[rate] = cuts[98]
             sys.stdout.write(f"{name:<22} {rate:>5}/s   p50 {cuts[49]:>7.0f} ms   p99 {cuts[98]:>7.0f} ms\n")
@@ -79,8 +85,8 @@ async def _at_each_rate(folder: Path, urls: Mapping[str, str], name: str) -> dic
 
 
 @asynccontextmanager
-async def _serving(folder: Path, urls: Mapping[str, str], warehouse: Warehouse) -> AsyncIterator[str]:
-    """The address where webhooks are taken, by processes of a ledger and a log of their own."""
+async def _serving(folder: Path, urls: Mapping[str, str], warehouse: Warehouse) -> AsyncIterator[int]:
+    """The port where webhooks are taken, by processes of a ledger and a log of their own."""
     environ = {
         **urls,
         "CONSUMER_TOPIC_PREFIX": f"latency-{uuid.uuid4().hex[:8]}",
@@ -97,21 +103,4 @@ async def _serving(folder: Path, urls: Mapping[str, str], warehouse: Warehouse) 
         for process in (serve, work):
             process.spawn()
             await process.ready()
-        yield f"{serve.addresses['public_url']}/webhooks/default"
-
-
-async def _sent(address: str, sendings: list[Sending], rate: int) -> dict[str, float]:
-    """Each at its time, whether the ones before were answered or not; when each was, by its order's id."""
-    clock = asyncio.get_running_loop().time
-    began, at = clock(), {}
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256)) as http, asyncio.TaskGroup() as group:
-        for number, sending in enumerate(sendings):
-            await asyncio.sleep(max(0.0, began + number / rate - clock()))
-            at[f"order-{sending.event_id.removeprefix('evt_')}"] = clock()
-            group.create_task(_post(http, address, sending))
-    return at
-
-
-async def _post(http: aiohttp.ClientSession, address: str, sending: Sending) -> None:
-    async with http.post(address, data=sending.body, headers=sending.headers) as answer:
-        answer.raise_for_status()
+        yield urlsplit(serve.addresses["public_url"]).port or 0
