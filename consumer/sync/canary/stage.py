@@ -94,8 +94,7 @@ class Canary(Stage):
         if len(failures) == len(orders):
             raise failures[0]
         kept = await self._keep(replace(before, places=places), shown, expects=bookmark.walked_at is not None)
-        if bookmark.resume is None:  # else a walk is under way, and may come to them yet
-            await self._late_events.bring(kept.late_events)
+        await self._late_events.bring(kept.late_events)
         if failures:
             raise failures[0]
         self._check_sight(places, now)

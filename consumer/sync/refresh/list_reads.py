@@ -63,13 +63,10 @@ class ListReads:
         self._newest_only_until = 0.0
 
     def is_paged(self, due: Sequence[ReadRow]) -> bool:
-        """Whether so many of these reads are of this kind that the list is paged. If they are not, its walk has caught
-        up with those who ask, and waits for them."""
+        """Whether so many of these reads are of this kind that the list is paged. If they are not, its walk is over."""
         is_paged = sum(row.kind == self._kind for row in due) >= self._page_from
         if not is_paged:
-            self._newest_only_until = 0.0
-            if self._walk is not None and not self._waits(self._walk):
-                self._walk = None
+            self._walk, self._newest_only_until = None, 0.0
         return is_paged
 
     def is_unanswered(self, row: ReadRow) -> bool:
@@ -119,11 +116,8 @@ class ListReads:
                 break
             walk.note(len(found.rows), found.unasked, found.next_cursor, self._policy, self._app.clock.monotonic())
             if not await self._goes_on(walk):
-                if began < self._newest_only_until:
-                    return  # it was a look at the newest page only
-                if walk.cursor is not None and not await self._count_due() and self._waits(walk):
-                    break
-                self._end(walk)
+                if began >= self._newest_only_until:  # else it was a look at the newest page only
+                    self._end(walk)
                 return
         self._walk = walk
 
@@ -172,17 +166,9 @@ class ListReads:
             return walk.cursor is not None
         if self._app.clock.monotonic() < self._newest_only_until:
             return False  # a walk has just found that it does not pay
-        return walk.pays(await self._count_due())
-
-    async def _count_due(self) -> int:
         async with self._app.database.reading() as session:
-            return await read_requests.count_due(session, self._app.clock.now(), self._app.name, self._kind)
-
-    def _waits(self, walk: ListWalk) -> bool:
-        """Whether the walk waits for those who may ask for more. They may ask for the newest: those are looked at first
-        then."""
-        self._newest_at = float("-inf")
-        return walk.waits(self._app.clock.monotonic())
+            due = await read_requests.count_due(session, self._app.clock.now(), self._app.name, self._kind)
+        return walk.pays(due)
 
     async def _usable(
         self, items: Sequence[Order | Subscription], version: int

@@ -12,7 +12,6 @@ BARREN_MAX = 2
 SINGLES_PER_BARREN = 20
 RESTS_MAX = 3
 AHEAD_FROM = 50  # of the hundred that a page shows
-WAITS_S = 60.0  # so long after its last page a walk waits for those who may ask for more
 
 
 def _slow() -> RetryPolicy:
@@ -51,10 +50,9 @@ class RefreshPolicy:
 
 @dataclass
 class ListWalk:
-    """Where a walk of a list goes on, and how many pages running answered next to nothing. `back_to`: from where those
-    who ask may ask for more, once a page has answered; a walk that runs ahead of them goes back there, and rests until
-    `rests_until`; `tries` times. `read_at`: when its last page was read; `unasked`: how many of that nobody has asked
-    for so far. `promising`: the last walk of the list has paid off."""
+    """Where a walk of a list goes on, and how many pages running answered next to nothing. Once one has answered, a
+    walk that runs ahead of those who ask goes back to `after_hit`, and rests until `rests_until`; `tries` times.
+    `promising`: the last walk of the list has paid off."""
 
     began: datetime
     promising: bool = False
@@ -62,37 +60,24 @@ class ListWalk:
     found: int = 0
     cursor: Cursor | None = None
     barren: int = 0
-    back_to: Cursor | None = None
+    after_hit: Cursor | None = None
     tries: int = 0
     rests_until: float = 0.0
-    read_at: float = 0.0
-    unasked: int = 0
 
     def note(self, answered: int, unasked: int, next_cursor: Cursor | None, policy: RefreshPolicy, now: float) -> None:
-        """A page was read, and answered so many. Events may be handled in the order of the list: then a walk that is
-        faster than the workers runs ahead of them, and what it looks for comes up behind it, on the page that answered
-        last at the earliest. A page of what was answered before is nothing to wait at."""
-        here, self.cursor = self.cursor, next_cursor
-        self.pages, self.found, self.read_at, self.unasked = self.pages + 1, self.found + answered, now, unasked
+        """A page was read, and answered so many; `unasked`: how many nobody has asked for so far. Events may be handled
+        in the order of the list: then a walk that is faster than the workers runs ahead of them, and what it looks for
+        comes up behind it. A page of what was answered before is nothing to wait at."""
+        self.cursor = next_cursor
+        self.pages, self.found = self.pages + 1, self.found + answered
         if answered >= policy.page_yield:
-            is_half_asked = here is not None and unasked >= policy.page_yield
-            self.barren, self.back_to, self.tries = 0, here if is_half_asked else next_cursor, 0
+            self.barren, self.after_hit, self.tries = 0, next_cursor, 0
             return
         self.barren += 1
-        is_ahead = self.back_to is not None and unasked >= AHEAD_FROM
+        is_ahead = self.after_hit is not None and unasked >= AHEAD_FROM
         if is_ahead and self.barren > BARREN_MAX and self.tries < RESTS_MAX and next_cursor is not None:
-            self.tries += 1
+            self.cursor, self.barren, self.tries = self.after_hit, 0, self.tries + 1
             self.rests_until = now + self.tries * policy.newest_every_s
-            self._go_back()
-
-    def waits(self, now: float) -> bool:
-        """It has caught up with those who ask, and goes back to wait for them. False where they need not come that way:
-        no page has answered, all of the last was asked for before, or nobody has asked for a while."""
-        self._go_back()
-        return self.back_to is not None and self.unasked > 0 and now < self.read_at + WAITS_S
-
-    def _go_back(self) -> None:
-        self.cursor, self.barren = self.back_to, 0
 
     @property
     def has_paid_off(self) -> bool:

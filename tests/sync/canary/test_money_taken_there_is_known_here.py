@@ -12,7 +12,7 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import observations, quarantine, sync_state
 from consumer.lists import bookmark as events_bookmark
-from consumer.lists.bookmark import Bookmark, ListOrder, Resume
+from consumer.lists.bookmark import Bookmark, ListOrder
 from consumer.lists.ends import PAGES_AT_ONCE
 from consumer.payments import PaymentsError, UnexpectedAnswer
 from consumer.reason import Reason
@@ -29,9 +29,9 @@ LATE_S = LATE.total_seconds()
 HISTORY = BackfillPolicy().history
 
 
-async def walked(world: World, order: ListOrder = ListOrder.NEWEST_FIRST, *, under_way: Resume | None = None) -> None:
-    """The events were walked to their end once; `under_way`: and another walk goes on there."""
-    mark = Bookmark(order=order, walked_at=world.clock.now(), resume=under_way).dump()
+async def walked(world: World, order: ListOrder = ListOrder.NEWEST_FIRST) -> None:
+    """The events were walked to their end once."""
+    mark = Bookmark(order=order, walked_at=world.clock.now()).dump()
     async with world.database.transaction() as session:
         await sync_state.keep(session, "default", events_bookmark.WALK, mark, token=1, now=world.clock.now())
     await FirstWalk(world.app).begin(world.clock.now())

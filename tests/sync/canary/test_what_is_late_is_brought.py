@@ -6,20 +6,11 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from consumer.lists.bookmark import Resume
 from consumer.payments import PaymentsError
 from consumer.sync.canary.late_events import AGAIN_AFTER, AT_ONCE
 from consumer.sync.canary.sightings import LATE
 from consumer.sync.canary.stage import Canary
-from tests.sync.canary.test_money_taken_there_is_known_here import (
-    event,
-    looking,
-    recorded,
-    shows,
-    told,
-    until_late,
-    walked,
-)
+from tests.sync.canary.test_money_taken_there_is_known_here import event, looking, recorded, shows, told
 from tests.sync.conftest import World
 
 LATE_S = LATE.total_seconds()
@@ -54,21 +45,6 @@ async def test_a_late_event_is_published_once(world: World) -> None:
         await recorded(world, number)
     await stage.look()
     assert await told(world) is None
-
-
-# case: B5
-async def test_what_a_walk_under_way_may_come_to_waits_for_its_end(world: World) -> None:
-    stage = await looking(world)
-    [event_id] = await missing(world, 1)
-    await walked(world, under_way=Resume(head_ids=("evt_9",), cursor="next"))
-    await stage.look()
-    await until_late(world, stage)
-    assert (found := await told(world)) is not None
-    assert found.is_late
-    assert await world.published() == []
-    await walked(world)
-    await stage.look()
-    assert [one.id for one in await world.published()] == [event_id]
 
 
 async def test_so_many_at_once_and_again_after_an_hour(world: World) -> None:

@@ -9,15 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from consumer.payments import CallKind, Priority
-from consumer.sync.refresh.policy import (
-    AHEAD_FROM,
-    BARREN_MAX,
-    RESTS_MAX,
-    SINGLES_PER_BARREN,
-    WAITS_S,
-    ListWalk,
-    RefreshPolicy,
-)
+from consumer.sync.refresh.policy import AHEAD_FROM, BARREN_MAX, RESTS_MAX, SINGLES_PER_BARREN, ListWalk, RefreshPolicy
 from consumer.sync.refresh.schedule import URGENT, ReadQuota
 from tests.sync.conftest import SteppedClock
 
@@ -41,9 +33,9 @@ def noted(walk: ListWalk, *answered: int, unasked: int = 0, at: float = NOW) -> 
 # case: B22
 def test_a_page_that_answers_enough_ends_what_was_barren() -> None:
     found = noted(walk(), 0, YIELD - 1)
-    assert (found.barren, found.back_to) == (2, None)
+    assert (found.barren, found.after_hit) == (2, None)
     noted(found, YIELD)
-    assert (found.barren, found.back_to, found.tries) == (0, "after-3", 0)
+    assert (found.barren, found.after_hit, found.tries) == (0, "after-3", 0)
     assert (found.pages, found.found, found.cursor) == (3, 2 * YIELD - 1, "after-3")
 
 
@@ -69,7 +61,7 @@ def test_where_the_list_answers_it_goes_on_for_as_many_pages_as_are_due() -> Non
 
 def test_a_walk_that_runs_ahead_goes_back_to_where_it_answered_and_rests_ever_longer() -> None:
     found = noted(walk(), YIELD)
-    back = found.back_to
+    back = found.after_hit
     for tries in range(1, RESTS_MAX + 1):
         noted(found, *[0] * BARREN_MAX, unasked=AHEAD_FROM)
         assert (found.cursor, found.tries) == (f"after-{found.pages}", tries - 1), "not yet"
@@ -89,26 +81,6 @@ def test_it_does_not_go_back_where_it_never_answered_nor_runs_ahead_nor_at_the_e
     found = noted(walk(), hit, *[0] * BARREN_MAX, unasked=unasked)
     found.note(0, unasked, next_cursor, POLICY, NOW)
     assert (found.cursor, found.tries, found.rests_until) == (next_cursor, 0, 0.0)
-
-
-# case: B23
-def test_it_goes_back_to_a_page_that_was_asked_for_in_part_and_behind_one_that_was_asked_for_wholly() -> None:
-    found = noted(walk(), YIELD, unasked=YIELD)
-    assert found.back_to == "after-1", "the first page is looked at anyway"
-    noted(found, YIELD, unasked=YIELD - 1)
-    assert found.back_to == "after-2"
-    noted(found, YIELD, unasked=YIELD)
-    assert (found.back_to, found.cursor) == ("after-2", "after-3")
-
-
-# case: B23
-def test_a_walk_that_has_caught_up_waits_where_those_who_ask_will_come() -> None:
-    found = noted(noted(walk(), YIELD), 0, unasked=AHEAD_FROM)
-    assert [found.waits(NOW + passed) for passed in (0.0, WAITS_S - 1, WAITS_S)] == [True, True, False]
-    assert (found.cursor, found.barren) == ("after-1", 0)
-    noted(found, 0, unasked=0)
-    assert not found.waits(NOW), "all of it was asked for before"
-    assert not noted(walk(), YIELD - 1, unasked=AHEAD_FROM).waits(NOW), "no page has answered"
 
 
 def test_a_read_that_fails_waits_trebling_up_to_six_hours() -> None:
