@@ -25,10 +25,10 @@ MEMBER = gzip.compress(b"x")
 def test_members_are_undone_in_linear_time(size: int) -> None:
     # case: I12
     body = MEMBER * (size // len(MEMBER))
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(Refused, match="too many members"):
         decompressed(body, "gzip", 16 * MIB)
-    assert time.perf_counter() - began < 0.1
+    assert time.thread_time() - began < 0.1
 
 
 def test_a_few_members_are_one_body() -> None:
