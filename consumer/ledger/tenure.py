@@ -51,8 +51,8 @@ class Tenure:
     async def take(self, within_s: float | None = None) -> bool:
         """Take or renew the lease; False when another holds it.
 
-        Raises LedgerError, LedgerUnavailable when the database does not answer `within_s` seconds (a third of the
-        lease); what was held before is held on until it runs out.
+        Raises LedgerError, LedgerUnavailable when the database does not answer in `within_s` (a third of the lease,
+        where it is left out); what was held before is held on until it runs out.
         """
         asked_at = self._clock.monotonic()
         try:
