@@ -30,7 +30,7 @@ from consumer.ledger import Database
 from consumer.ledger.engine.applied import require_current
 from consumer.ledger.engine.database import user_of
 from consumer.ledger.engine.database_time import drive
-from consumer.ledger.processes import BROKEN, HANDLERS, PREFIX, READS, SIGNATURES, USER, worker_id
+from consumer.ledger.processes import BROKEN, HANDLERS, PREFIX, READS, SIGNATURES, UNPROVED, USER, worker_id
 from consumer.settings import Role, Settings
 from consumer.telemetry.descriptors import Descriptors
 from consumer.telemetry.internal import Check, Readiness, internal_app
@@ -331,6 +331,7 @@ class App:
         )
         self.broker.writes |= log_parts.written(self.settings, Role.SERVE)
         self._heartbeat.said["serve", SIGNATURES] = receiver.refusals.told
+        self._heartbeat.said["serve", UNPROVED] = receiver.stored_lately.told
         self._heartbeat.looks.append(receiver.look)
         self._readiness.add("receive", receiver.has_room)
         await self._agree_soon()

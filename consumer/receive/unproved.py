@@ -7,14 +7,20 @@ eighth: a webhook of usual size is the last to be told to come again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
+
+import orjson
 
 from consumer.broker.base import Message
 
 LARGE_BYTES: Final = 64 * 1024
 BURST_MINUTES: Final = 8.0
 SHARES: Final = {"refused": 1 / 8, "large": 1 / 4, "all": 1.0}
+HOUR_MINUTES: Final = 60
+MUCH: Final = 1 / 2
+"""Of what an hour allows: more is told, since the log keeps it for a day."""
 
 
 def size_of(message: Message) -> int:
@@ -77,3 +83,31 @@ class Unproved:
 
 def _shares(size: int, *, is_refused: bool = False) -> list[str]:
     return ["all", *(["large"] if size > LARGE_BYTES else []), *(["refused"] if is_refused else [])]
+
+
+class StoredLately:
+    """How many unproved bytes of each application were stored in the last hour, for the heartbeat."""
+
+    def __init__(self, bytes_per_minute: int, monotonic: Callable[[], float]) -> None:
+        self._much = bytes_per_minute * HOUR_MINUTES * MUCH
+        self._monotonic = monotonic
+        self._minutes: dict[str, deque[tuple[int, int]]] = {}
+
+    def note(self, application: str, size: int) -> None:
+        """So many bytes more were stored."""
+        minutes = self._minutes.setdefault(application, deque(maxlen=HOUR_MINUTES))
+        now = self._minute()
+        before = minutes.pop()[1] if minutes and minutes[-1][0] == now else 0
+        minutes.append((now, before + size))
+
+    def told(self) -> str | None:
+        """As JSON: application to its bytes, of those that use much of what an hour allows; None where none does."""
+        much = {name: size for name in self._minutes if (size := self._lately(name)) > self._much}
+        return orjson.dumps(much).decode() if much else None
+
+    def _lately(self, application: str) -> int:
+        now = self._minute()
+        return sum(size for minute, size in self._minutes[application] if now - minute < HOUR_MINUTES)
+
+    def _minute(self) -> int:
+        return int(self._monotonic() // 60)

@@ -30,7 +30,7 @@ from consumer.receive.authenticity import UNSIGNED
 from consumer.receive.body import AT_ONCE_BYTES, check_declared, streamed_body, whole_body
 from consumer.receive.decide import Endpoint, decide
 from consumer.receive.refusals import Refusals
-from consumer.receive.unproved import Unproved, size_of
+from consumer.receive.unproved import StoredLately, Unproved, size_of
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
@@ -97,6 +97,7 @@ class Receiver:
         self._in_flight = 0
         self._admission = Admission(max_requests=self.limits.max_in_flight, max_bytes=self.limits.max_in_flight_bytes)
         self._unproved = Unproved(self.limits.unproved_bytes_per_minute, clock.monotonic)
+        self.stored_lately = StoredLately(self.limits.unproved_bytes_per_minute, clock.monotonic)
         metrics.receive_arriving.set_function(lambda: self._admission.arriving)
         metrics.receive_held_bytes.set_function(lambda: self._admission.held_bytes)
         metrics.receive_displaced.set_function(lambda: self._admission.displaced)
@@ -204,6 +205,9 @@ class Receiver:
             stored = await self._room_for(endpoint.application, message, problem) if unproved else message
             if stored is not None:
                 await self._broker.publish(self._topics[topic], stored, self.limits.publish_timeout_s)
+                if unproved:
+                    self._figures.unproved(endpoint.application, size_of(stored))
+                    self.stored_lately.note(endpoint.application, size_of(stored))
                 if way.is_told():
                     _tell_stored(endpoint.application, topic, stored)
             outcome = answer.outcome
@@ -273,6 +277,7 @@ class _Figures:
         self._requests = metrics.receive_requests
         self._seconds = metrics.receive_seconds
         self._body_bytes = metrics.receive_body_bytes
+        self._unproved_bytes = metrics.receive_unproved_bytes
         self._last_accepted = metrics.receive_last_accepted
         self._last: dict[str, datetime] = {}
         self._monotonic = monotonic
@@ -290,6 +295,9 @@ class _Figures:
             gauge = self._last_accepted.labels(application)
             gauge.set_function(lambda: self._last[application].timestamp())
         self._last[application] = at
+
+    def unproved(self, application: str, size: int) -> None:
+        self._unproved_bytes.inc((application,), size)
 
     def say(self, outcome: str, application: str, reason: str) -> None:
         kind = (outcome, application, reason)

@@ -101,6 +101,12 @@ class Metrics:
         self.receive_unproved_share = self._gauge(
             "receive_unproved_share", "Share used up of the unproved bytes that may be stored at once", "application"
         )
+        self.receive_unproved_bytes = PlainCounter(
+            "consumer_receive_unproved_bytes",
+            "Bytes of unproved webhooks that were stored in the log",
+            ("application",),
+            self.registry,
+        )
         self.receive_last_accepted = self._gauge(
             "receive_last_accepted_timestamp_seconds", "When a webhook was last accepted", "application"
         )

@@ -9,17 +9,23 @@ import os
 import threading
 from pathlib import Path
 
+import aiohttp
 import orjson
 import pytest
 
+from consumer.app import App
+from consumer.receive import unproved
 from consumer.receive.decide import CUT_FROM, REFUSAL_HEADERS_MAX_BYTES, REFUSAL_MAX_BYTES
-from consumer.receive.unproved import BURST_MINUTES, LARGE_BYTES, Unproved
+from consumer.receive.unproved import BURST_MINUTES, LARGE_BYTES, Unproved, size_of
 from consumer.receive.web import Limits
+from consumer.settings import Role, load_settings
 from consumer.wire import squeezed, unpack_delivery
 from tests.receive.rig import RecordingBroker, Rig, embedded, running
+from tests.support.desk import Desk
 from tests.support.ports import eventually
 
 MIB = 1024 * 1024
+JSON = {"Content-Type": "application/json"}
 
 
 def hint(number: int, size: int = 0) -> bytes:
@@ -129,15 +135,15 @@ async def test_what_has_no_room_is_not_packed(
 
 def test_what_packing_saves_is_room_again() -> None:
     # case: I12, I22
-    unproved = Unproved(MIB, lambda: 0.0)
+    room = Unproved(MIB, lambda: 0.0)
     for _ in range(100):  # zeros, say
-        assert unproved.take("shop", MIB)
-        assert unproved.settle("shop", MIB, 1000)
-    assert unproved.share("shop") == 100 * 1000 / (MIB * BURST_MINUTES)
-    assert unproved.take("club", 100 * MIB), "more than a share, and perhaps small when it is packed"
-    assert not unproved.take("club", MIB)
-    assert not unproved.settle("club", 100 * MIB, 50 * MIB)
-    assert unproved.share("club") == 0
+        assert room.take("shop", MIB)
+        assert room.settle("shop", MIB, 1000)
+    assert room.share("shop") == 100 * 1000 / (MIB * BURST_MINUTES)
+    assert room.take("club", 100 * MIB), "more than a share, and perhaps small when it is packed"
+    assert not room.take("club", MIB)
+    assert not room.settle("club", 100 * MIB, 50 * MIB)
+    assert room.share("club") == 0
 
 
 async def test_compressed_zeros_are_stored_as_few_bytes(rig: Rig) -> None:
@@ -153,12 +159,65 @@ async def test_compressed_zeros_are_stored_as_few_bytes(rig: Rig) -> None:
 def test_the_room_comes_back_with_time_and_large_bodies_leave_some() -> None:
     # case: I22
     now = 0.0
-    unproved = Unproved(MIB, lambda: now)
-    large = sum(unproved.take("shop", LARGE_BYTES + 1) for _ in range(200))
+    room = Unproved(MIB, lambda: now)
+    large = sum(room.take("shop", LARGE_BYTES + 1) for _ in range(200))
     assert large == int(MIB * BURST_MINUTES / 4) // (LARGE_BYTES + 1)
-    assert unproved.take("shop", 2000)
-    while unproved.take("shop", 2000):
+    assert room.take("shop", 2000)
+    while room.take("shop", 2000):
         pass
-    assert unproved.take("club", 2000)
+    assert room.take("club", 2000)
     now = 60.0
-    assert sum(unproved.take("shop", 2000) for _ in range(1000)) in range(520, 527)
+    assert sum(room.take("shop", 2000) for _ in range(1000)) in range(520, 527)
+
+
+async def test_what_goes_into_the_log_is_counted_and_much_of_an_hours_room_is_said(
+    recording: RecordingBroker, logs: io.StringIO
+) -> None:
+    # case: I22, O2
+    async with running(recording, logs, Limits(unproved_bytes_per_minute=MIB // 8)) as rig:
+        told = rig.receiver.stored_lately.told
+        for minute in range(45):  # some 96 KiB a minute, of 128
+            rig.clock.advance(60)
+            for number in range(10):
+                await rig.send(hint(10 * minute + number, 19_000), path="/webhooks/hints")
+            await rig.signed()
+            assert (told() is not None) == (sizes(recording) > 30 * MIB // 8)
+        assert orjson.loads(told() or "") == {"hints": sizes(recording)}
+        labels = {"application": "hints"}
+        assert rig.metrics.registry.get_sample_value("consumer_receive_unproved_bytes_total", labels) == sizes(
+            recording
+        )
+        rig.clock.advance(3600)
+        assert told() is None
+
+
+def sizes(recording: RecordingBroker) -> int:
+    return sum(size_of(message) for topic, message in recording.published if topic.endswith("deliveries"))
+
+
+# case: O2
+async def test_status_says_that_the_log_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unproved, "MUCH", 1e-9)
+    environ = {
+        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/consumer.db",
+        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
+        "CONSUMER_PORT": "0",
+        "CONSUMER_INTERNAL_PORT": "0",
+        "SVC_BASE_URL": "http://127.0.0.1:9",
+        "SVC_APP_ID": "svc_app_x",
+        "SVC_APP_SECRET": "svc_sk_live_x",
+    }
+    await asyncio.to_thread(Desk(environ).call, "db", "upgrade")
+    async with App(load_settings(environ, Role.SERVE)) as app, aiohttp.ClientSession() as http:
+        await app.receive()
+        await app._heartbeat.beat()
+        assert "unproved_fills" not in await _found(environ)
+        async with http.post(f"{app.public_url}/webhooks/default", data=hint(1), headers=JSON) as answer:
+            assert answer.status == 200
+        await app._heartbeat.beat()
+        assert "went into the log within an hour" in (await _found(environ))["unproved_fills"]
+
+
+async def _found(environ: dict[str, str]) -> dict[str, str]:
+    done = await asyncio.to_thread(Desk(environ).call, "status", "--json")
+    return {one["code"]: one["text"] for one in orjson.loads(done.stdout)["findings"]}

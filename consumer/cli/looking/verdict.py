@@ -127,6 +127,10 @@ def judge(
         text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
         text = f"{text} (CONSUMER_UNPROVED_MAX_BYTES): `consumer quarantine list` says what, `discard` makes room"
         found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
+    for application, size in sorted(standing.stored(processes, figures.at).items()):
+        text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved went into the log within an hour, which"
+        text = f"{text} keeps it for a day: `consumer quarantine list` says what; a signature keeps strangers out"
+        found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
     return sorted(found, key=lambda finding: -finding.grade)
 
 

@@ -3,12 +3,16 @@ alerts. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
-from consumer.console.alarms.lives import apart, left_behind, loops, mixed, slow
+import orjson
+
+from consumer.console.alarms.lives import apart, is_living, left_behind, loops, mixed, slow
 from consumer.ledger.health import Figures
-from consumer.ledger.processes import Process
+from consumer.ledger.processes import UNPROVED, Process
 
 DENIED_MANY: Final = 20
 CODES: Final = frozenset(
@@ -34,7 +38,7 @@ def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process
         "records_refused": figures.refused_lately > 0,
         "handlers_gone": bool(figures.gone_handlers),
         "plan_half_applied": figures.half_applied is not None,
-        "unproved_fills": bool(filling(figures, unproved_max_bytes)),
+        "unproved_fills": bool(filling(figures, unproved_max_bytes) or stored(processes, figures.at)),
         "role_restarts": bool(loops(processes, figures.at)),
         "role_slow": bool(slow(processes, figures.at)),
         "workers_differ": mixed(processes, figures.at) is not None,
@@ -47,3 +51,13 @@ def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process
 def filling(figures: Figures, unproved_max_bytes: int) -> dict[str, int]:
     """The bytes of each application that uses more than half of the room."""
     return {name: size for name, size in figures.unproved_bytes.items() if size > unproved_max_bytes / 2 > 0}
+
+
+def stored(processes: Sequence[Process], now: datetime) -> dict[str, int]:
+    """The unproved bytes of an hour of each application of which some living `serve` stored much: the log keeps them
+    for a day, and nothing else tells how large it is."""
+    found: Counter[str] = Counter()
+    for one in processes:
+        if UNPROVED in one.said and is_living(one, now):
+            found.update(orjson.loads(one.said[UNPROVED]))
+    return dict(found)

@@ -16,7 +16,7 @@ from consumer.clock import SystemClock
 from consumer.console.alarms import standing
 from consumer.ledger import Database
 from consumer.ledger.plans.plans import HalfApplied
-from consumer.ledger.processes import Proof
+from consumer.ledger.processes import UNPROVED, Proof
 from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.tables import HintRow, QuarantineRow
 from consumer.reason import Reason
@@ -56,6 +56,13 @@ def test_a_slow_role_has_a_figure() -> None:
     assert standing.wrong(WELL, 0, [living("work", seen_at=WELL.at)]) == frozenset()
     assert standing.wrong(WELL, 0, [slow]) == {"role_slow"}
     assert standing.wrong(WELL, 0, [replace(slow, stopped_at=slow.seen_at)]) == frozenset()
+
+
+def test_what_a_living_serve_stored_of_strangers_has_a_figure() -> None:
+    much = living("serve", seen_at=WELL.at, said={UNPROVED: '{"shop":5,"club":3}'})
+    assert standing.wrong(WELL, 0, [much]) == {"unproved_fills"}
+    assert standing.wrong(WELL, 0, [replace(much, stopped_at=much.seen_at)]) == frozenset()
+    assert standing.stored([much, replace(much, process="other")], WELL.at) == {"shop": 10, "club": 6}
 
 
 # case: O6, O1
