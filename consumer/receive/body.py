@@ -13,6 +13,7 @@ from consumer.receive.answers import BROKEN_BODY, BUSY, TOO_LARGE, WRONG_ENCODIN
 
 GZIP = 16 + zlib.MAX_WBITS
 AT_ONCE_BYTES = 64 * 1024
+UNPACKED_AT_ONCE_BYTES = 1024 * 1024
 PIECE_BYTES = 16 * 1024
 MEMBERS_MAX = 64
 RAW_DEFLATE = -zlib.MAX_WBITS
@@ -27,7 +28,7 @@ def check_declared(request: web.BaseRequest, max_bytes: int) -> None:
 
 
 def whole_body(request: web.BaseRequest, max_bytes: int) -> bytes | None:
-    """The body, decompressed, when all of it is here already (it came with its head); None when it is not.
+    """The body as sent, when all of it is here already (it came with its head); None when it is not.
 
     Raises Refused as `streamed_body` does.
     """
@@ -38,15 +39,17 @@ def whole_body(request: web.BaseRequest, max_bytes: int) -> bytes | None:
         body = content.read_nowait()
     except BROKEN as error:
         raise Refused(BROKEN_BODY, "the body broke off") from error
-    return _unpacked(request, body, max_bytes)
+    if len(body) > max_bytes:
+        raise Refused(TOO_LARGE, "the body is over the limit")
+    return body
 
 
 async def streamed_body(
     request: web.BaseRequest, max_bytes: int, admission: Admission, arriving: ArrivingBody
 ) -> bytes:
-    """The body, decompressed, as it comes. Never holds more than `max_bytes` of it, compressed or not.
+    """The body as sent, as it comes. Never holds more than `max_bytes` of it.
 
-    Raises Refused: too large, not there in time, displaced by others, broken on the way, or in a coding we do not know.
+    Raises Refused: too large, not there in time, displaced by others, or broken on the way.
     """
     parts: list[bytes] = []
     try:
@@ -64,17 +67,17 @@ async def streamed_body(
         raise Refused(BROKEN_BODY, "the body did not arrive in time") from error
     except BROKEN as error:
         raise Refused(BROKEN_BODY, "the body broke off") from error
-    body = b"".join(parts)
-    if len(body) > AT_ONCE_BYTES and hdrs.CONTENT_ENCODING in request.headers:
-        return await asyncio.to_thread(_unpacked, request, body, max_bytes)  # the loop is not held up for it
-    return _unpacked(request, body, max_bytes)
+    return b"".join(parts)
 
 
-def _unpacked(request: web.BaseRequest, body: bytes, max_bytes: int) -> bytes:
-    if len(body) > max_bytes:
-        raise Refused(TOO_LARGE, "the body is over the limit")
+async def unpacked(request: web.BaseRequest, body: bytes, max_bytes: int) -> bytes:
+    """The body with its content coding undone, off the loop where much may go in or come out. Raises Refused."""
     coding = request.headers.get(hdrs.CONTENT_ENCODING)
-    return body if coding is None else decompressed(body, coding, max_bytes)
+    if coding is None:
+        return body
+    if len(body) > AT_ONCE_BYTES or max_bytes > UNPACKED_AT_ONCE_BYTES:
+        return await asyncio.to_thread(decompressed, body, coding, max_bytes)
+    return decompressed(body, coding, max_bytes)
 
 
 def decompressed(body: bytes, coding: str, max_bytes: int) -> bytes:

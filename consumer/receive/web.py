@@ -27,7 +27,7 @@ from consumer.receive import answers
 from consumer.receive.admission import Admission
 from consumer.receive.answers import Answer, Refused
 from consumer.receive.authenticity import UNSIGNED
-from consumer.receive.body import AT_ONCE_BYTES, check_declared, streamed_body, whole_body
+from consumer.receive.body import AT_ONCE_BYTES, check_declared, streamed_body, unpacked, whole_body
 from consumer.receive.decide import Endpoint, decide
 from consumer.receive.refusals import Refusals
 from consumer.receive.unproved import StoredLately, Unproved, size_of
@@ -185,11 +185,12 @@ class Receiver:
         limits = self.limits
         body = whole_body(request, limits.max_body_bytes)
         if body is not None:
-            return body
+            return await unpacked(request, body, limits.max_body_bytes)
         with self._admission.arriving_body(
             request.remote or "", limits.body_timeout_s, limits.min_bytes_per_s
         ) as arriving:
-            return await streamed_body(request, limits.max_body_bytes, self._admission, arriving)
+            body = await streamed_body(request, limits.max_body_bytes, self._admission, arriving)
+            return await unpacked(request, body, limits.max_body_bytes)
 
     async def _taken(self, headers: Mapping[str, str], endpoint: Endpoint, body: bytes) -> Answer:
         """Decide what becomes of the body and wait until the broker has it for good (cases I1, I2)."""

@@ -14,6 +14,7 @@ import pytest
 
 from consumer.receive.answers import Refused
 from consumer.receive.body import AT_ONCE_BYTES, MEMBERS_MAX, decompressed
+from consumer.receive.web import Limits
 from tests.receive.rig import BODY, RecordingBroker, running
 from tests.support.ports import eventually
 
@@ -37,8 +38,21 @@ def test_a_few_members_are_one_body() -> None:
     assert decompressed(b"".join(gzip.compress(part) for part in parts), "gzip", MIB) == b"".join(parts)
 
 
+def large_as_sent() -> bytes:
+    packed = gzip.compress(orjson.dumps({"id": "evt_1", "pad": os.urandom(200_000).hex()}))
+    assert len(packed) > AT_ONCE_BYTES
+    return packed
+
+
+def large_unpacked() -> bytes:
+    packed = gzip.compress(orjson.dumps({"id": "evt_1", "pad": "0" * 2 * MIB}))
+    assert len(packed) < AT_ONCE_BYTES
+    return packed
+
+
+@pytest.mark.parametrize("packed", [large_as_sent(), large_unpacked()], ids=["as sent", "unpacked"])
 async def test_a_large_body_is_unpacked_beside_the_loop(
-    recording: RecordingBroker, logs: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    packed: bytes, recording: RecordingBroker, logs: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # case: I12, I22
     at_it, go_on = threading.Event(), threading.Event()
@@ -49,9 +63,7 @@ async def test_a_large_body_is_unpacked_beside_the_loop(
         return decompressed(body, coding, max_bytes)
 
     monkeypatch.setattr("consumer.receive.body.decompressed", slowly)
-    packed = gzip.compress(orjson.dumps({"id": "evt_1", "pad": os.urandom(200_000).hex()}))
-    assert len(packed) > AT_ONCE_BYTES
-    async with running(recording, logs) as rig:
+    async with running(recording, logs, Limits(max_body_bytes=4 * MIB)) as rig:
         large = asyncio.create_task(rig.send(packed, path="/webhooks/hints", headers={"Content-Encoding": "gzip"}))
         await eventually(at_it.is_set)
         assert (await rig.send(BODY, path="/webhooks/hints")).status == 200
