@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+
+CONSUMER = str(Path(sys.executable).with_name("consumer"))
+MINE = """
+from consumer.plugin import Context, Event, handles
+
+@handles("order.paid", name="mine:look")
+async def look(event: Event, ctx: Context) -> None:
+    pass
+"""
 
 
 def test_a_file_beside_the_shell_is_not_imported(tmp_path: Path) -> None:
@@ -13,3 +23,13 @@ def test_a_file_beside_the_shell_is_not_imported(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "consumer", "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Webhook consumer" in done.stdout
+
+
+def test_an_authors_module_is_found_there_after_all_that_is_installed(tmp_path: Path) -> None:
+    (tmp_path / "orjson.py").write_text("raise SystemExit('imported from the current folder')")
+    (tmp_path / "hypothesis.py").write_text("raise SystemExit('imported from the current folder')")
+    (tmp_path / "mine.py").write_text(MINE)
+    words = ["handlers", "simulate", "mine", "--runs", "2", "--json"]
+    done = subprocess.run([CONSUMER, *words], cwd=tmp_path, capture_output=True, text=True)
+    [played] = json.loads(done.stdout)["handlers"]
+    assert played["tells"].startswith("mine:look: it left nothing to compare"), done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
@@ -169,4 +169,21 @@ async def test_the_address_that_holds_most_gives_way_first() -> None:
             with pytest.raises(Refused):
                 admission.grow(second, 60)
         admission.grow(third, 20)
+    assert (admission.held_bytes, admission.arriving) == (0, 0)
+
+
+async def test_of_many_addresses_the_oldest_body_gives_way_and_a_whole_webhook_waits_for_none() -> None:
+    # case: I22, O8
+    admission = Admission(max_requests=50, max_bytes=5_000)
+    with ExitStack() as held:
+        bodies = [held.enter_context(admission.arriving_body(f"10.0.0.{n}", 10, 0)) for n in range(50)]
+        for body in bodies:
+            admission.grow(body, 100)
+        assert not admission.is_full, "what is slow is no room lost"
+        newest = held.enter_context(admission.arriving_body("service", 10, 0))
+        admission.grow(newest, 100)
+        assert [body.gave_way for body in bodies] == [True] + [False] * 49
+        with admission.place(1_000):
+            assert [body.gave_way for body in bodies] == [True] * 11 + [False] * 39
+        assert not newest.gave_way
     assert (admission.held_bytes, admission.arriving) == (0, 0)

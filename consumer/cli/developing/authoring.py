@@ -98,7 +98,7 @@ def _told(handler: Handler, history: History | None, options: dict[str, Any]) ->
 
 
 def _handlers(module: str) -> list[Handler]:
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.append(str(Path.cwd()))  # last: a file beside an author's module is no library
     try:
         found = import_module(module)
     except KeyboardInterrupt:
