@@ -101,7 +101,7 @@ class Worker:
         self._idle.set()
         self._told_waiting: dict[str, bool] = {}
         self._looked_up_to: runs.Lane | None = None
-        self._blind: BrokerError | None = None
+        self._blind: ConsumerError | None = None
         self._uncommitted = False
         self._assigned_anew = False
         self._unpolled = Condition("poll_failed")
@@ -117,8 +117,8 @@ class Worker:
         return self._polling.is_set()
 
     def check(self) -> bool:
-        """Whether it takes records now; before it has joined its group it does not. Raises the BrokerError that keeps
-        it from joining, reading or committing: a worker that is refused must not seem idle."""
+        """Whether it takes records now; before it has joined its group it does not. Raises the error that keeps it
+        from joining, reading, storing or committing: a worker that is refused must not seem idle."""
         if self._blind is not None:
             raise again(self._blind)
         return self.polls
@@ -286,6 +286,8 @@ class Worker:
                 self._untaken.lasts(error, records=len(records), retry_in_s=wait_s)
                 if stop.is_set():
                     return []
+                if wait_s > RETRY_FIRST_S:  # once may be a lock
+                    self._blind = error
                 await self._clock.sleep(wait_s)
                 wait_s = min(wait_s * 2, RETRY_MOST_S)
             else:

@@ -101,8 +101,11 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerPaidThereNotHere": _above("consumer_sync_missing_here_seconds", 180),
     "ConsumerLedgerUnavailable": (
         "30m",
-        {f'consumer_check_failing{{check="database",code="ledger_{why}"}}': "1x60" for why in ("locked", "corrupt")},
-        {'consumer_check_failing{check="broker",code="broker_unavailable"}': "1x60"},
+        {
+            'consumer_check_failing{check="database",code="ledger_locked"}': "1x60",
+            'consumer_check_failing{check="group",code="ledger_disk_full"}': "1x60",
+        },
+        {'consumer_check_failing{check="group",code="broker_unavailable"}': "1x60"},
     ),
     "ConsumerArchiveFailing": ("45m", {"consumer_archive_failing": "1x60"}, {"consumer_archive_failing": "0x60"}),
     "ConsumerReconcileBraked": _flag("consumer_sync_reconcile_braked"),
@@ -169,7 +172,10 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
     "ConsumerLogUnavailable": (
         "30m",
         {'consumer_check_failing{check="broker",code="broker_unavailable"}': "1x60"},
-        {'consumer_check_failing{check="database",code="ledger_locked"}': "1x60"},
+        {
+            'consumer_check_failing{check="database",code="ledger_locked"}': "1x60",
+            'consumer_check_failing{check="group",code="ledger_disk_full"}': "1x60",
+        },
     ),
     "ConsumerBrokerAway": (
         "30m",

@@ -56,6 +56,17 @@ async def on_files(folder: Path) -> AsyncIterator[Scene]:
 
 
 @asynccontextmanager
+async def on_postgres(folder: Path, more: Mapping[str, str]) -> AsyncIterator[Scene]:
+    """The same with the ledger on PostgreSQL, whose disk is small, and with more settings."""
+    with small_disk(folder / "log"), small_disk(folder / "postgres"):
+        async with postgres(folder / "postgres") as server:
+            places: Places = {"broker_url": f"embedded:{folder}/log/log.db", "database_url": server.url}
+            async with _deployed(folder, places, more) as scene:
+                scene.postgres = server
+                yield scene
+
+
+@asynccontextmanager
 async def on_servers(folder: Path) -> AsyncIterator[Scene]:
     """All roles on Kafka and PostgreSQL, each on a small disk of its own, and all is green."""
     async with AsyncExitStack() as stack:

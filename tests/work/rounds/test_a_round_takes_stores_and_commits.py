@@ -4,7 +4,7 @@ asks, until it is over. The parts are made by hand here."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from consumer.broker import Broker
 from consumer.broker.base import Lag, Partition, Record
 from consumer.clock import DrivenClock
-from consumer.errors import BrokerError, BrokerUnavailable, LedgerBehind, LedgerError, LedgerUnavailable
+from consumer.errors import BrokerError, BrokerUnavailable, ConsumerError, LedgerBehind, LedgerError, LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
@@ -70,10 +70,12 @@ class Clock(DrivenClock):
     def __init__(self) -> None:
         super().__init__()
         self.naps: list[float] = []
+        self.look: Callable[[], None] = lambda: None
 
     async def sleep(self, seconds: float) -> None:
         """See Clock."""
         self.naps.append(seconds)
+        self.look()
         self.advance(seconds)
         await asyncio.sleep(0)
 
@@ -121,9 +123,15 @@ class Bench:
         """What keeps the worker, as whoever asks is told."""
         try:
             self.worker.check()
-        except BrokerError as error:
+        except ConsumerError as error:
             return error.code
         return None
+
+    def told_while_it_waits(self) -> list[str | None]:
+        """What it is told at each nap."""
+        codes: list[str | None] = []
+        self.clock.look = lambda: codes.append(self.told())
+        return codes
 
 
 @pytest.fixture
@@ -209,9 +217,12 @@ async def test_a_commit_that_fails_is_told_until_one_succeeds_whatever_is_polled
 # case: O2
 async def test_a_batch_is_tried_until_the_ledger_takes_it_at_growing_intervals(bench: Bench) -> None:
     refusals = [LedgerUnavailable() for _ in range(7)]
+    codes = bench.told_while_it_waits()
     with capture_logs() as logs:
         await bench.poll([FIRST], takes=[*refusals, NOTHING])
     assert bench.clock.naps == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert codes == [None, *["ledger_unavailable"] * 6], "once may be a lock"
+    assert bench.told() is None
     assert bench.observer.calls == [("batch", NOTHING, [FIRST], 0.25)]
     assert bench.commits.asked == [{ZERO: 5}]
     assert [line["event"] for line in logs] == ["batch_not_stored", "batch_not_stored_over"]
@@ -307,12 +318,7 @@ async def test_told_to_stop_nothing_follows(bench: Bench) -> None:
 async def test_it_joins_as_soon_as_it_is_let_and_says_what_kept_it(bench: Bench) -> None:
     bench.starts.script = [BrokerUnavailable(), BrokerUnavailable(), None]
     bench.worker._subscription = bench.subscription
-    codes: list[str | None] = []
-
-    def advance(seconds: float) -> None:
-        codes.append(bench.told())
-
-    bench.clock.advance = advance  # type: ignore[method-assign]  # looked at while it waits
+    codes = bench.told_while_it_waits()
     assert await bench.worker.lag() == {}
     with capture_logs() as logs:
         await bench.worker._join(bench.subscription, bench.stop)
