@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from consumer.errors import ConsumerError, RecordTooLarge
 from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.reading.observation import STATUSES, Observation, unreadable
 from consumer.ledger.tables import ReadRow
@@ -23,7 +24,6 @@ from consumer.payments import (
     PaymentsError,
     ResourceNotFound,
     Resources,
-    UnexpectedAnswer,
     ValidationError,
 )
 from consumer.retry import RetryPolicy
@@ -63,17 +63,18 @@ class Answers:
             await read_requests.begin(session, rows)
         return version
 
-    async def found(self, rows: Sequence[ReadRow], seen: Sequence[Observation], version: int) -> None:
-        """Publish first, then tick off: after a crash in between it is read again, in a newer version. What the topic
-        takes in no form is no answer: it is put off, and not remembered as published."""
-        published, too_large = await self._publisher.tell(seen)
-        left = {one.object_id for one in too_large}
-        done = [row for row in rows if row.object_id not in left]
+    async def found(self, seen: Sequence[tuple[ReadRow, Observation | None]], version: int) -> None:
+        """Publish what each read has shown, if anything, then tick it off: after a crash in between it is read again,
+        in a newer version. What the topic takes in no form is no answer: the read is put off under that code, and the
+        record is not remembered as published."""
+        published, too_large = await self._publisher.tell([one for _, one in seen if one is not None])
+        left = {one.event_id for one in too_large}
+        done = [row for row, one in seen if one is None or one.event_id not in left]
         async with self._app.database.transaction() as session:
             await observations.keep(session, [one.observed for one in published])
             await read_requests.done(session, done, version, self._app.clock.now())
-        for row in (row for row in rows if row not in done):
-            await self.put_off(row, UnexpectedAnswer("the record is larger than the topic takes"))
+        for row in (row for row, _ in seen if row not in done):
+            await self.put_off(row, RecordTooLarge())
         self._app.metrics.reads_answered.labels(self._app.name).inc(len(done))
         for one in published:
             if one.has_unknown_status:
@@ -83,7 +84,7 @@ class Answers:
         """Not found, refused or failed: told, if that is an answer, and due again later."""
         await self.put_off(row, error, told=await self._tell(row, version, error))
 
-    async def put_off(self, row: ReadRow, error: PaymentsError, *, told: bool = False) -> None:
+    async def put_off(self, row: ReadRow, error: ConsumerError, *, told: bool = False) -> None:
         """Due again later, for ever. Absence never means that something ended (G7)."""
         attempt = row.attempts + 1
         wait_s = self._retry.wait_s(attempt, 0.5)

@@ -147,8 +147,9 @@ class ListReads:
         self._answers.service_answered()
         if self._wants_a_shape:
             await self._read_one_of(page.items, answered)
-        rows, hits, unasked = await self._usable(page.items, version)
-        await self._answers.found(rows, hits, version)
+        hits, unasked = await self._usable(page.items, version)
+        await self._answers.found(hits, version)
+        rows = [row for row, _ in hits]
         answered += rows
         self._turns.did(rows)
         return _Answered(rows, unasked, page.next_cursor if page.items else None)
@@ -172,7 +173,7 @@ class ListReads:
 
     async def _usable(
         self, items: Sequence[Order | Subscription], version: int
-    ) -> tuple[list[ReadRow], list[Observation], int]:
+    ) -> tuple[list[tuple[ReadRow, Observation]], int]:
         """Listed records that were asked for before the page was, and are as full as a single read of the same object
         was (case B22); and how many others nobody has asked for so far.
 
@@ -186,13 +187,12 @@ class ListReads:
             due = await read_requests.due_of(session, application, kind, names, now, version=version)
             last = await observations.last(session, application, kind, names)
             await read_requests.begin(session, due)
-        rows, hits = list[ReadRow](), list[Observation]()
+        hits = list[tuple[ReadRow, Observation]]()
         for row in due:
             raw = ids[row.object_id].raw
             is_full = row.object_id in last and last[row.object_id].shape == shape(raw)
             if is_full or (kind == "order" and shape(raw) in self._singles.order_shapes):
                 hit = self._app.observation(kind, row.object_id, version, raw, row.traceparent)
                 if self._singles.odd.is_whole(hit):
-                    rows.append(row)
-                    hits.append(hit)
-        return rows, hits, len(set(names) - last.keys() - {row.object_id for row in due})
+                    hits.append((row, hit))
+        return hits, len(set(names) - last.keys() - {row.object_id for row in due})

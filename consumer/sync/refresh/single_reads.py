@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import structlog
@@ -58,42 +58,40 @@ class SingleReads:
                 await self._answers.failed(row, version, error)
             return
         self._answers.service_answered()
-        if not all(self.odd.is_whole(one) for one in seen):
+        if seen is not None and not self.odd.is_whole(seen):
             await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
-        await self._answers.found([row], seen, version)
+        await self._answers.found([(row, seen)], version)
         answered.append(row)
 
-    async def _read(self, row: ReadRow, version: int) -> Sequence[Observation]:
-        """The answer of the service."""
+    async def _read(self, row: ReadRow, version: int) -> Observation | None:
+        """The answer of the service; None where it shows no object that somebody waits for."""
         match row.kind:
             case "subscription":
                 subscription = await self._resources.subscriptions.retrieve(row.object_id)
-                return [
-                    self._app.observation("subscription", row.object_id, version, subscription.raw, row.traceparent)
-                ]
+                return self._app.observation("subscription", row.object_id, version, subscription.raw, row.traceparent)
             case "order":
                 order = await self._resources.orders.lookup(row.object_id)
                 self._note_shape(order.raw)
-                return [self._app.observation("order", row.object_id, version, order.raw, row.traceparent)]
+                return self._app.observation("order", row.object_id, version, order.raw, row.traceparent)
             case "service_order":
                 order = await self._resources.orders.retrieve(row.object_id)
                 return self._of_order(row, order.order_id, version, order.raw)
             case "session":
                 found = await self._resources.checkout_sessions.retrieve(row.object_id)
                 if found.order is None:
-                    return []  # a subscription session has no order (cases F22, F23)
+                    return None  # a subscription session has no order (cases F22, F23)
                 return self._of_order(row, found.order.order_id or found.order_id, version, found.order.raw)
         LOG.error("read_of_unknown_kind", application=row.application, kind=row.kind)
-        return []
+        return None
 
-    def _of_order(self, row: ReadRow, order_id: str | None, version: int, record: dict[str, Any]) -> list[Observation]:
+    def _of_order(self, row: ReadRow, order_id: str | None, version: int, record: dict[str, Any]) -> Observation | None:
         """An order read otherwise than by the merchant's id; without that id nobody's order can be told from it."""
         if order_id is None:
             self._app.metrics.reads_without_order_id.labels(row.application).inc()
             LOG.warning("order_without_merchants_id", application=row.application)
-            return []
-        return [self._app.observation("order", order_id, version, record, row.traceparent)]
+            return None
+        return self._app.observation("order", order_id, version, record, row.traceparent)
 
     def _note_shape(self, record: dict[str, Any]) -> None:
         self.order_shapes[shape(record)] = None

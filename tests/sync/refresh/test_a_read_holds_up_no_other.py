@@ -57,9 +57,9 @@ class Desk:
         """As answers do."""
         self.told.append(f"{row.object_id} put off")
 
-    async def found(self, asked: Sequence[ReadRow], seen: Sequence[Any], version: int) -> None:
+    async def found(self, seen: Sequence[tuple[ReadRow, Any]], version: int) -> None:
         """As answers do."""
-        self.told.append(f"{asked[0].object_id} found")
+        self.told += [f"{row.object_id} found" for row, _ in seen]
 
     def service_answered(self) -> None:
         """As answers do."""
