@@ -144,7 +144,7 @@ async def test_a_null_is_no_difference_where_we_know_better(b: Bench, service: S
     assert await again(b, service, asked, customer_reference=None, line_items=None) == ()
 
 
-async def test_what_is_remembered_names_nobody_and_ends_after_a_day(b: Bench, service: ScriptedService) -> None:
+async def test_what_is_remembered_names_nobody(b: Bench, service: ScriptedService) -> None:
     # case: C18
     service.will(Reply(200, session_json()))
     await b.client.checkout_sessions.create_from({**SESSION_FIELDS, "customer_reference": "alice@shop.example"})
