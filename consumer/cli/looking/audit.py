@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, Final
 
 import orjson
 import typer
@@ -17,6 +17,7 @@ import typer
 from consumer.cli.filters import Limit, more_line, page
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
+from consumer.document import printable_json
 from consumer.errors import UsageError
 from consumer.ledger import Database
 from consumer.ledger.audit import by_handler
@@ -67,12 +68,13 @@ def export(file: ExportFile, as_json: Json = False) -> None:
     if str(file) == "-":
         if as_json:
             raise UsageError("--json goes with a file: on stdout there is the export itself")
-        run(_export(sys.stdout.buffer))
+        run(_export(_to_a_terminal if sys.stdout.isatty() else sys.stdout.buffer.write))
+        sys.stdout.buffer.flush()
         return
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with beside.open("xb") as target:
-            end = run(_export(target))
+            end = run(_export(target.write))
             target.flush()
             os.fsync(target.fileno())
         beside.replace(file)
@@ -85,22 +87,26 @@ def export(file: ExportFile, as_json: Json = False) -> None:
     output.line(f"{end.number} entries, the last with hash {end.hash}")
 
 
-async def _export(target: BinaryIO) -> Head:
+def _to_a_terminal(line: bytes) -> None:
+    """Who looks at it gets it as a terminal may show it; a file, or a command behind a pipe, to the byte."""
+    sys.stdout.buffer.write(printable_json(line))
+
+
+async def _export(write: Callable[[bytes], object]) -> Head:
     async with ledger(settings_looking()) as database:
         end = await sealed_now(database)
         writer = Export(end.number, end.hash)
-        target.write(writer.begin())
+        write(writer.begin())
         planned: set[str] = set()
         async for entry in _entries(database, end.number):
             if entry["action"] == PLANNED and "sealed" in orjson.loads(entry["after"] or "{}"):
                 planned.add(entry["subject"].partition(":")[2])
-            target.write(writer.entry(entry))
+            write(writer.entry(entry))
         async with database.reading() as session:
             async for plan in sealing.plans(session):
                 if plan["id"] in planned:
-                    target.write(writer.plan(plan))
-        target.write(writer.end())
-        target.flush()
+                    write(writer.plan(plan))
+        write(writer.end())
     return end
 
 
