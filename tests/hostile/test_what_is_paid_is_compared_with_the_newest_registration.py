@@ -9,7 +9,7 @@ from consumer.ledger import Database
 from handlers.fulfilment.order import Registration
 from handlers.fulfilment.registration import register
 from handlers.fulfilment.tables import FINDINGS, ORDERS
-from tests.support.handling.projections import START, Projections, observed, own, said
+from tests.support.handling.projections import READS, START, Projections, observed, own, said
 
 
 def orders_of(database: Database) -> Projections:
@@ -95,8 +95,10 @@ async def test_a_completed_session_whose_order_still_reads_pending_is_read_again
         await orders.forget_reads()
         at = START + timedelta(minutes=minute)
         await orders.feed(observed("order:A1", version, {"status": "PENDING", "order_id": "A1"}, at=at))
-        assert await orders.asked() == {("order", "A1")}
-        waits.append(minute)
+        [read] = await orders.rows(READS)
+        assert (read["kind"], read["object_id"]) == ("order", "A1")
+        waits.append((read["due_at"] - at) / timedelta(minutes=1))
+    assert waits == [1, 1, 2, 60, 60 * 24], "as long as it is since the session was completed, a day at most"
     await orders.forget_reads()
     await orders.feed(observed("order:A1", 9, {"status": "PAID", "order_id": "A1"}))
     assert await orders.asked() == set()
