@@ -358,6 +358,40 @@ async def test_an_event_from_the_end_of_time_ends_no_walk(world: World) -> None:
     assert follower.seen == service.ids
 
 
+LONG_AGO = "0001-01-01T00:00:00+14:00"
+
+
+@pytest.mark.parametrize("odd", ["9999-12-31T23:59:59Z", "2029-06-01T00:00:00Z", 10**20, LONG_AGO])
+@pytest.mark.parametrize("at", ["newest", "oldest"])
+async def test_an_event_of_another_age_costs_no_walk_an_event(world: World, odd: Any, at: str) -> None:
+    # case: B34, U22
+    strange = world.service.event(99, order_id="A99") | {"created_at": odd}
+    world.service.records[f"/v1/events/{strange['id']}"] = strange
+    told: list[dict[str, Any]] = []
+
+    def page(cursor: str | None, limit: int) -> dict[str, Any]:
+        listed = [strange, *told] if at == "newest" else [*told, strange]
+        start = int(cursor or 0)
+        more = str(start + limit) if len(listed) > start + limit else None
+        return {"items": listed[start : start + limit], "next_cursor": more}
+
+    world.service.lists["/v1/events"] = page
+    stage = backfill(world)
+    for number in range(4):
+        world.clock.advance(60)
+        happened = world.service.event(number, order_id=f"A{number}") | {"created_at": world.clock.now().isoformat()}
+        world.service.records[f"/v1/events/{happened['id']}"] = happened
+        told.insert(0, happened)
+        await stage.once()
+        await world.work()
+        known = {event.id for event in await world.published()}
+        assert known - {strange["id"]} == {event["id"] for event in told}
+        assert (strange["id"] in known) == (odd != LONG_AGO), "what is from before the first walk is history"
+    bookmark = Bookmark.load(await world.kept(WALK) or {})
+    assert bookmark.newest_at is not None
+    assert bookmark.newest_at <= world.clock.now()
+
+
 @pytest.mark.parametrize(
     "state",
     [
