@@ -107,6 +107,7 @@ async def test_a_paid_order_and_its_event_that_never_came_are_told_when_they_are
     assert (found.orders, found.events, found.ids) == (1, 1, ("A-1", "evt_1"))
     assert LATE_S <= counted_by(world.metrics, "missing_here_seconds", "default") < LATE_S + 10
     assert counted_by(world.metrics, "missing_here", "default", "order") == 1
+    assert counted_by(world.metrics, "missing_here", "default", "event") == 1
     await recorded(world, 1)
     await stage.look()
     assert await told(world) is None
