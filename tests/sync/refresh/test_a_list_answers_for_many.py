@@ -85,6 +85,7 @@ async def test_the_list_of_subscriptions_comes_first_and_every_fifth_time_the_ot
     await stage.once()
     lists = [path for path in world.service.calls if path in ("/v1/orders", "/v1/subscriptions")]
     assert lists[0] == f"/v1/{first}"
+    assert len(lists) == 2, "the other has its page in the same round"
 
 
 async def test_it_runs_until_it_is_told_to_stop(world: World) -> None:
