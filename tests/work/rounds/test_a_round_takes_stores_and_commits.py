@@ -87,6 +87,7 @@ class Bench:
         self.clock = Clock()
         self.polls, self.commits, self.takes, self.starts = Step(), Step(), Step(), Step()
         self.loose: list[frozenset[Partition]] = []
+        self.was_idle: list[bool] = []
         self.dispatcher, self.relay, self.letters, self.pauser, self.observer, self.breakers = (
             Said() for _ in range(6)
         )
@@ -110,6 +111,7 @@ class Bench:
 
     async def _take(self, records: Sequence[Record], *, loose: frozenset[Partition]) -> Taken:
         self.loose.append(loose)
+        self.was_idle.append(self.worker._idle.is_set())
         self.clock.advance(0.25)
         taken: Taken = await self.takes.next(records)
         return taken
@@ -144,6 +146,7 @@ async def test_what_was_stored_is_committed_behind_its_last_record_and_the_parts
     await bench.poll([FIRST, SECOND, OTHER])
     assert bench.polls.asked == [(50, module.POLL_S)]
     assert bench.takes.asked == [[FIRST, SECOND, OTHER]]
+    assert (bench.was_idle, bench.worker._idle.is_set()) == ([False], True), "who revokes waits for it"
     assert bench.commits.asked == [{ZERO: 6, ONE: 10}]
     assert bench.observer.calls == [("batch", NOTHING, [FIRST, SECOND, OTHER], 0.25)]
     assert bench.pauser.calls == [("taken", NOTHING)]
@@ -410,6 +413,20 @@ async def test_how_far_it_is_behind_is_measured_and_what_keeps_it_from_that_is_s
         await bench.worker._measure_log()
         await bench.worker._measure_log()
     assert [line["event"] for line in logs] == ["lag_unknown", "lag_unknown_over"]
+
+
+async def test_each_round_tells_the_guard_what_hangs_and_some_renew_the_claims(
+    sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Workshop(sqlite_ledger, broker, []).worker()
+    renewed, hangs = Step(None), list[Any]()
+    monkeypatch.setattr(worker._dispatcher, "renew_claims", renewed.next)
+    monkeypatch.setattr(worker._executor, "abandoned_by", lambda: {"shop:ship": 3})
+    monkeypatch.setattr(worker._pauser, "abandoned", hangs.append)
+    await worker._tidy(renew=False)
+    assert (renewed.asked, hangs) == ([], [{"shop:ship": 3}])
+    await worker._tidy(renew=True)
+    assert (len(renewed.asked), len(hangs)) == (1, 2)
 
 
 async def test_what_waits_to_go_out_is_as_old_as_its_oldest(sqlite_ledger: Database, broker: Broker) -> None:
