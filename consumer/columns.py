@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +20,9 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    column,
     func,
+    select,
 )
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
@@ -35,6 +37,9 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from sqlmodel import SQLModel
 
 from consumer.document import storable
+
+Values = Callable[[Mapping[str, ColumnElement[Any]]], Mapping[str, ColumnElement[Any]]]
+"""By what a row brings: what columns are set to."""
 
 PACKED = b"\x00zlib\x00"
 PACKED_FROM_BYTES = 512
@@ -250,6 +255,38 @@ def unindexed(column: ColumnElement[Any]) -> ColumnElement[Any]:
     """The same value, for which no planner takes an index: where it would take the wrong one. An application's name
     leads many, and fits nearly every row; and rows in the order of a key are not sought by walking along that key."""
     return column.concat("") if isinstance(column.type, String) else func.coalesce(column, column)
+
+
+class Given:
+    """Many rows of a table in one statement, sent as what `rows` makes of them. On PostgreSQL a parameter for each
+    column holds its values: the text is the same however many rows there are, so it is prepared once, and nothing is
+    built for each. SQLite has no arrays that may hold bytes: there it is a statement for one row, sent with many.
+
+    `names`: columns of the table; `more`: what else each row brings, and its type."""
+
+    def __init__(self, table: Table, names: Sequence[str], more: Mapping[str, TypeEngine[Any]] | None = None) -> None:
+        self._table = table
+        self._types = {name: table.c[name].type for name in names} | dict(more or {})
+
+    def insert(self, dialect: str, values: Values | None = None) -> PostgresInsert | SqliteInsert:
+        """An INSERT of the rows, in their order. `values`: what more is set, given what a row brings."""
+        columns = [name for name in self._types if name in self._table.c]
+        if dialect != "postgresql":
+            given = {name: bindparam(name, type_=kind) for name, kind in self._types.items()}
+            insert = sqlite_insert(self._table)
+            return insert.values({**{name: given[name] for name in columns}, **(values(given) if values else {})})
+        # As text: a cast to VARCHAR(n) would cut what is too long, and nobody would hear of it.
+        sent = {name: Text() if type(kind) is String else kind for name, kind in self._types.items()}
+        rows = func.unnest(*[bindparam(name, type_=_Many(kind)) for name, kind in sent.items()])
+        typed = [column(name, kind) for name, kind in sent.items()]
+        each_row = rows.table_valued(*typed, with_ordinality="nth").render_derived()
+        set_too = values(dict(each_row.c)) if values else {}
+        said = select(*[each_row.c[name] for name in columns], *set_too.values()).order_by(each_row.c.nth)
+        return postgres_insert(self._table).from_select([*columns, *set_too], said)
+
+    def rows(self, dialect: str, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """What `insert` is sent with."""
+        return {name: [row[name] for row in rows] for name in self._types} if dialect == "postgresql" else rows
 
 
 def each(values: Collection[str]) -> TableValuedAlias:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 
-from sqlalchemy import Table, insert
+from sqlalchemy import Executable, Table
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import Given
 from consumer.ledger.tables import AuditRow
 
 _AUDIT: Table = AuditRow.__table__
-_INSERT = insert(_AUDIT)
+_GIVEN = Given(_AUDIT, (
+    "at", "application", "actor", "action", "subject", "before", "after", "reason", "code_version",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,13 @@ class Noted:
 async def add(session: AsyncSession, notes: Sequence[Noted]) -> None:
     """Add these rows in this transaction, in this order: many at once, as the worker does."""
     if notes:
-        await session.execute(_INSERT, [vars(note) for note in notes])
+        dialect = session.get_bind().dialect.name
+        await session.execute(_adding(dialect), _GIVEN.rows(dialect, [vars(note) for note in notes]))
+
+
+@cache
+def _adding(dialect: str) -> Executable:
+    return _GIVEN.insert(dialect)
 
 
 def by_handler(actor: str) -> bool:

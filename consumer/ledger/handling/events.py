@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Column, ColumnElement, Executable, Row, Table, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into, unindexed
+from consumer.columns import Given, among, unindexed
 from consumer.events import Event, Source, Trust
 from consumer.ledger.engine.chunks import CHUNK, matching, portions
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered
@@ -29,20 +29,21 @@ _WHOLE = [_EVENTS.c[name] for name in (
     "subscription_id", "customer", "occurred_at", "traceparent",
 )]  # fmt: skip
 _RECEIVED_AT = unindexed(_EVENTS.c.received_at)
+_GIVEN = Given(_EVENTS, [*[column.name for column in _WHOLE], "recorded_at"])
 
 
 async def record(session: AsyncSession, events: Sequence[Event], now: datetime) -> Mapping[EventKey, int]:
     """Insert what is not there yet; returns the `seq` of each event that is new, in this transaction."""
     if not events:
         return {}
-    statement = _recording(session.get_bind().dialect.name)
-    done = await session.execute(statement, [_values(event, now) for event in events])
+    dialect = session.get_bind().dialect.name
+    done = await session.execute(_recording(dialect), _GIVEN.rows(dialect, [_values(event, now) for event in events]))
     return {(application, event_id): seq for application, event_id, seq in done}
 
 
 @cache
 def _recording(dialect: str) -> Executable:
-    insert = insert_into(_EVENTS, dialect).on_conflict_do_nothing(index_elements=["application", "id"])
+    insert = _GIVEN.insert(dialect).on_conflict_do_nothing(index_elements=["application", "id"])
     return insert.returning(_EVENTS.c.application, _EVENTS.c.id, _EVENTS.c.seq)
 
 

@@ -6,7 +6,7 @@ whether another of its key is on its way by the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from sqlalchemy import (
     Boolean,
+    ColumnElement,
     Executable,
     Row,
+    String,
     Table,
     bindparam,
     case,
@@ -31,7 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, among_given, insert_into, unindexed
+from consumer.columns import Given, among, among_given, unindexed
 from consumer.events import Event, Source
 from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.engine.counting import up_to
@@ -98,47 +100,52 @@ async def put(session: AsyncSession, emitted: Sequence[Emitted], now: datetime) 
         return ()
     dialect, rows = session.get_bind().dialect.name, [_values(one, now) for one in emitted]
     if all(one.by_log for one in emitted):
-        await session.execute(_putting(dialect), rows)
+        await session.execute(_putting(dialect), _GIVEN.rows(dialect, rows))
         return ()
     asked = [
         {"by_log": one.by_log, "of_application": row["application"], "of_key": row["key"], "by_then": now}
         for row, one in zip(rows, emitted, strict=True)
     ]
     given = [row | more for row, more in zip(rows, asked, strict=True)]
-    return [row for row in await session.execute(_putting_some(dialect), given) if not row.on_way]
+    done = await session.execute(_putting_some(dialect), _GIVEN_SOME.rows(dialect, given))
+    return [row for row in done if not row.on_way]
 
 
 @cache
 def _putting(dialect: str) -> Executable:
-    insert = insert_into(_OUTBOX, dialect).values({**_GIVEN, "on_way": true()})
+    insert = _GIVEN.insert(dialect, lambda _: {"on_way": true()})
     return insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
 
 
 @cache
 def _putting_some(dialect: str) -> Executable:
-    waits = or_(bindparam("by_log", type_=Boolean), _FIRST_ON_WAY.is_not(None))
-    insert = insert_into(_OUTBOX, dialect).values({**_GIVEN, "on_way": case((waits, true()), else_=null())})
+    insert = _GIVEN_SOME.insert(dialect, _on_way)
     return insert.on_conflict_do_nothing(index_elements=["application", "event_id"]).returning(*_OUTBOX.c)
 
 
-_GIVEN = {
-    name: bindparam(name, type_=_OUTBOX.c[name].type)
-    for name in ("application", "event_id", "type", "key", "data", "not_before", "created_at", "cause", "handler",
-                 "plan", "traceparent")
-}  # fmt: skip
-# Asked by the insert itself, after the handlers: what they have locked lets nobody emit for the key in between. Each
-# parameter stands there once: SQLAlchemy numbers those of many rows anew.
-_FIRST_ON_WAY = (
-    select(_BEFORE.c.seq)
-    .where(
-        _BEFORE.c.on_way,
-        _BEFORE.c.application == bindparam("of_application"),
-        _BEFORE.c.key == bindparam("of_key"),
-        _BEFORE.c.not_before <= bindparam("by_then", type_=_OUTBOX.c.not_before.type),
+def _on_way(row: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
+    """Asked by the insert itself, after the handlers: what they have locked lets nobody emit for the key in between."""
+    first = (
+        select(_BEFORE.c.seq)
+        .where(
+            _BEFORE.c.on_way,
+            _BEFORE.c.application == row["of_application"],
+            _BEFORE.c.key == row["of_key"],
+            _BEFORE.c.not_before <= row["by_then"],
+        )
+        .limit(literal_column("1"))
+        .scalar_subquery()
     )
-    .limit(literal_column("1"))
-    .scalar_subquery()
-)
+    return {"on_way": case((or_(row["by_log"], first.is_not(None)), true()), else_=null())}
+
+
+_NAMES = ("application", "event_id", "type", "key", "data", "not_before", "created_at", "cause", "handler", "plan",
+          "traceparent")  # fmt: skip
+_GIVEN = Given(_OUTBOX, _NAMES)
+# What is asked of a row stands there once more: SQLAlchemy numbers the parameters of many rows anew.
+_GIVEN_SOME = Given(_OUTBOX, _NAMES, {
+    "by_log": Boolean(), "of_application": String(), "of_key": String(), "by_then": _OUTBOX.c.not_before.type,
+})  # fmt: skip
 
 
 def derived_event(row: Row[Any]) -> Event:

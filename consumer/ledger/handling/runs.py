@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among_given, insert_into
+from consumer.columns import Given, among_given
 from consumer.ledger.engine.chunks import grouped, matching
 from consumer.ledger.engine.counting import each_statement, up_to
 from consumer.ledger.handling import lanes
@@ -148,12 +148,19 @@ async def blocked_lanes(session: AsyncSession, keys: Collection[tuple[str, str]]
 async def add(session: AsyncSession, runs: Sequence[Run], now: datetime) -> None:
     """Insert new runs; one that is there already is left as it is."""
     if runs:
-        await session.execute(_adding(session.get_bind().dialect.name), [_run_values(run, now) for run in runs])
+        dialect = session.get_bind().dialect.name
+        await session.execute(_adding(dialect), _ADDED.rows(dialect, [_run_values(run, now) for run in runs]))
 
 
 @cache
 def _adding(dialect: str) -> Executable:
-    return insert_into(_RUNS, dialect).on_conflict_do_nothing()
+    return _ADDED.insert(dialect).on_conflict_do_nothing()
+
+
+_ADDED = Given(_RUNS, (
+    "application", "event_id", "handler", "seq", "key", "status", "blocking", "attempts", "next_at", "code", "reason",
+    "fingerprint", "code_version", "plan", "created_at", "updated_at",
+))  # fmt: skip
 
 
 def _run_values(run: Run, now: datetime) -> dict[str, Any]:
