@@ -30,7 +30,7 @@ from consumer.work.outbound.relay import Relay
 from consumer.work.pausing.pauser import Pauser
 from consumer.work.registry import Registry
 
-POLL_S = 0.5
+POLL_S = 1.0
 RETRY_FIRST_S = 0.2
 RETRY_MOST_S = 5.0
 HOUSEKEEPING_S = 1.0

@@ -19,6 +19,8 @@ REBALANCE_SLACK_S = 10.0
 MAX_POLL_INTERVAL_S = 300.0
 PARTITION_FETCH_BYTES = 1024 * 1024
 FETCH_BYTES = 16 * 1024 * 1024
+FETCH_WAIT_S = 1.0
+"""So long an idle broker holds back an empty answer; a record ends it at once."""
 END_WITHIN_S = 1.0
 
 OnGain = Callable[[Iterable[TopicPartition]], Awaitable[None]]
@@ -77,6 +79,7 @@ async def open_consumer(
         max_poll_interval_ms=int(MAX_POLL_INTERVAL_S * 1000),
         max_partition_fetch_bytes=PARTITION_FETCH_BYTES,
         fetch_max_bytes=FETCH_BYTES,
+        fetch_max_wait_ms=int(FETCH_WAIT_S * 1000),
     )
     listener = Listener(on_gain, on_lose)
     consumer.subscribe(list(topics), listener=listener)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, Executable, Select, Table, and_, bindparam, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into, unindexed
+from consumer.columns import Given, among, insert_into, unindexed
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.engine.database_time import shared_time
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _READS: Table = ReadRow.__table__
 _SEQUENCES: Table = SequenceRow.__table__
 READ_VERSION = "read_version"
+_ASKED = Given(
+    _READS,
+    ("application", "kind", "object_id", "asked", "due_at", "again_at", "attempts", "created_at", "traceparent"),
+)
 _NEWEST_VERSION = func.coalesce(
     select(_SEQUENCES.c.value).where(_SEQUENCES.c.name == READ_VERSION).scalar_subquery(), 0
 )
@@ -54,12 +58,13 @@ async def ask(session: AsyncSession, application: str, requests: Sequence[ReadRe
         }
         for (kind, object_id), (at, traceparent) in sorted(wanted.items(), key=lambda one: one[0])
     ]
-    await session.execute(_asking(session.get_bind().dialect.name), rows)
+    dialect = session.get_bind().dialect.name
+    await session.execute(_asking(dialect), _ASKED.rows(dialect, rows))
 
 
 @cache
 def _asking(dialect: str) -> Executable:  # asked for each order that nobody registered: built once
-    insert = insert_into(_READS, dialect).values(asked_after=_NEWEST_VERSION)
+    insert = _ASKED.insert(dialect, lambda _: {"asked_after": _NEWEST_VERSION})
     asked_for, newest = insert.excluded.due_at, insert.excluded.asked_after
     return insert.on_conflict_do_update(
         index_elements=["application", "kind", "object_id"],

@@ -39,7 +39,7 @@ from consumer.work.outcome import Failed, Outcome, failed, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.unit_of_work import UnitOfWork
 
-IDLE_S, QUIET_S = 0.5, 1.0
+IDLE_S, QUIET_S = 0.5, 2.0
 RETRY_S = 0.5
 LATER = datetime.max.replace(tzinfo=UTC)
 

@@ -24,7 +24,7 @@ from consumer.telemetry.logs import Condition
 from consumer.wire import pack_event
 
 ROLE = "relay"
-IDLE_S, QUIET_S = 0.25, 1.0
+IDLE_S, QUIET_S = 0.25, 2.0
 FOLLOWS_S = 1.0
 RETRY_S = 0.5
 BATCH = 500
