@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 AGREES = timedelta(seconds=2)
 
-PACE_SHARE = 0.05
+PACE_SHARE = 0.1
 TICK_S, TICKS_FROM_S = 1.0, 0.25
 _STARTED_S = time.monotonic()
 
@@ -145,7 +145,7 @@ def until_tick(clock: Clock, most_s: float) -> float:
 
 class Pace:
     """How soon to look again at what nobody in this process tells of: `first_s` while things happen, up to `most_s`
-    after a quiet time, a twentieth of it."""
+    after a quiet time, a tenth of it."""
 
     def __init__(self, clock: Clock, *, first_s: float, most_s: float) -> None:
         self._clock = clock
