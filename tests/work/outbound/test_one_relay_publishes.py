@@ -140,7 +140,7 @@ def test_what_nobody_tells_of_is_looked_at_less_often_while_nothing_comes() -> N
     pace = Pace(clock, first_s=0.25, most_s=0.5)
     waits = [pace.wait_s]
     for _ in range(3):
-        clock.advance(8)
+        clock.advance(4)
         waits.append(pace.wait_s)
     assert waits == [0.25, 0.4, 0.5, 0.5]
     pace.stir()
