@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -286,7 +287,9 @@ class Given:
 
     def rows(self, dialect: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         """What `insert` is sent with."""
-        return {name: [row[name] for row in rows] for name in self._types} if dialect == "postgresql" else rows
+        if dialect != "postgresql":
+            return rows
+        return dict(zip(self._types, zip(*map(itemgetter(*self._types), rows), strict=True), strict=True))
 
 
 def each(values: Collection[str]) -> TableValuedAlias:

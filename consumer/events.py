@@ -157,13 +157,9 @@ def _at(value: Any, parts: Sequence[str]) -> Any:
 def _first_text(document: Any, paths: Paths, fits: re.Pattern[str] | None, max_chars: int) -> str | None:
     for parts in paths:
         value = _at(document, parts)
-        if value is None:
-            continue
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
-        if not isinstance(value, str) or not 0 < len(value) <= max_chars:
-            continue
-        if fits is None or fits.match(value):
+        if isinstance(value, str) and 0 < len(value) <= max_chars and (fits is None or fits.match(value)):
             return value
     return None
 
@@ -186,24 +182,6 @@ def parse_time(value: Any) -> datetime | None:
     except (ValueError, OverflowError, OSError):
         return None
     return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Envelope:
-    """What the locators found in one body."""
-
-    id: str
-    type: str
-    object_id: str | None = None
-    order_id: str | None = None
-    subscription_id: str | None = None
-    customer: str | None = None
-    occurred_at: datetime | None = None
-
-    @property
-    def key(self) -> str:
-        """The aggregate: order, subscription or, failing both, the event id (case I23)."""
-        return aggregate_key(self.id, self.order_id, self.subscription_id)
 
 
 def parse_json(raw: bytes, *, tolerant: bool = False) -> dict[str, Any]:
@@ -266,16 +244,29 @@ def identify(document: Mapping[str, Any], locators: Locators) -> EventFacts:
     return EventFacts(event_id, event_type, order_id, subscription_id)
 
 
+class Envelope(NamedTuple):
+    """What the locators found in one body."""
+
+    id: str
+    type: str
+    order_id: str | None
+    subscription_id: str | None
+    object_id: str | None
+    customer: str | None
+    occurred_at: datetime | None
+
+    @property
+    def key(self) -> str:
+        """The aggregate: order, subscription or, failing both, the event id (case I23)."""
+        return aggregate_key(self.id, self.order_id, self.subscription_id)
+
+
 def locate(document: Mapping[str, Any], locators: Locators) -> Envelope:
     """Find everything the locators know in a body. Raises NotUnderstood as `identify` does."""
-    found = identify(document, locators)
     paths = locators.paths
     return Envelope(
-        id=found.id,
-        type=found.type,
+        *identify(document, locators),
         object_id=_first_text(document, paths["object"], None, ID_MAX_CHARS),
-        order_id=found.order_id,
-        subscription_id=found.subscription_id,
         customer=_first_text(document, paths["customer"], None, ID_MAX_CHARS),
         occurred_at=parse_time(first(document, locators.time)),
     )

@@ -28,6 +28,8 @@ SEED = "seed"
 """The plan under which history is taken in: it sets state and causes no effect (case B30)."""
 REPLAY = "rpl_"
 """What the ids of replay plans begin with."""
+_TRUSTS = {one.value.encode(): one for one in Trust}
+_SOURCES = {one.value.encode(): one for one in Source}
 OWN_FIELDS = {"order": "order_id", "subscription": "subscription_id", "customer": "customer", "object": "object_id"}
 
 
@@ -263,12 +265,13 @@ def _encoded(headers: Mapping[str, str]) -> dict[str, bytes]:
 
 
 def _text(headers: Mapping[str, bytes], name: str) -> str:
-    return headers.get(name, b"").decode("utf-8", "replace")
+    value = headers.get(name)
+    return value.decode("utf-8", "replace") if value else ""
 
 
 def _provenance(headers: Mapping[str, bytes]) -> tuple[Trust, Source, datetime]:
     try:
         received_at = datetime.fromisoformat(_text(headers, "received_at"))
-        return Trust(_text(headers, "trust")), Source(_text(headers, "source")), received_at.astimezone(UTC)
-    except ValueError as error:
+        return _TRUSTS[headers["trust"]], _SOURCES[headers["source"]], received_at.astimezone(UTC)
+    except (ValueError, KeyError) as error:
         raise NotUnderstood("the record lacks trust, source or received_at") from error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
 from sqlalchemy import Table
@@ -37,11 +38,10 @@ if TYPE_CHECKING:
 class Context:
     """What a handler gets beside its event. Made by the worker, or by the test kit.
 
-    `application`: whose event it is. `idempotency_key`: the same on every attempt, for the outside system to
-    recognise a repetition. `attempt`: from 1. `is_replay`: whether an operator's replay brought the event.
+    `application`: whose event it is. `attempt`: from 1. `is_replay`: whether an operator's replay brought the event.
     `is_history`: whether it is history taken in by `backfill --seed`, which sets state and causes no effect (case B30).
-    `now`: the time at the start of this attempt. `deadline`: when this attempt is cut off. `log`: a bound,
-    redacting logger. `options`: the plugin's own settings: its model `OPTIONS`, validated, or a mapping.
+    `now`: the time at the start of this attempt. `options`: the plugin's own settings: its model `OPTIONS`, validated,
+    or a mapping. What few handlers ask for (`idempotency_key`, `deadline`, `log`) is made when it is asked for.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Context:
         event: Event,
         attempt: int,
         now: datetime,
-        log: FilteringBoundLogger,
+        log: Callable[[], FilteringBoundLogger],
         is_replay: bool = False,
         is_history: bool = False,
         options: Any = None,
@@ -67,27 +67,41 @@ class Context:
         self.is_replay = is_replay
         self.is_history = is_history
         self.now = now
-        self.deadline = now + timedelta(seconds=handler.timeout_s)
-        self.log = log
         self.options: Any = {} if options is None else options
-        self.idempotency_key = idempotency_key(application, event.id, handler.name, key_plan)
         self._handler = handler
         self._event = event
-        self._session = None if session is None else HandlerSession(session, handler.name)
+        self._given_session = session
         self._http = http
         self._payments = payments
         self._snapshots = snapshots
+        self._key_plan = key_plan
+        self._log = log
         self._emissions: list[Emission] = []
         self._reads: list[ReadRequest] = []
         self._notes: list[AuditNote] = []
         self._withdrawn: list[str] = []
 
-    @property
+    @cached_property
+    def log(self) -> FilteringBoundLogger:
+        """A bound, redacting logger."""
+        return self._log()
+
+    @cached_property
+    def deadline(self) -> datetime:
+        """When this attempt is cut off."""
+        return self.now + timedelta(seconds=self._handler.timeout_s)
+
+    @cached_property
+    def idempotency_key(self) -> str:
+        """The same on every attempt, for the outside system to recognise a repetition (case F30)."""
+        return idempotency_key(self.application, self._event.id, self._handler.name, self._key_plan)
+
+    @cached_property
     def session(self) -> AsyncSession:
         """The open transaction. Transactional handlers only; to commit, roll back or close it raises HandlerMisuse."""
-        if self._session is None:
+        if self._given_session is None:
             raise HandlerMisuse("ctx.session is for transactional handlers only", handler=self._handler.name)
-        return self._session
+        return HandlerSession(self._given_session, self._handler.name)
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -152,7 +166,7 @@ class Context:
         emitted; `once` defaults to the id of the event being handled. `key` orders it (`order:…`,
         `subscription:…`, `customer:…`). `not_before` holds it back until then. Raises HandlerMisuse.
         """
-        if self._session is None:
+        if self._given_session is None:
             raise HandlerMisuse("ctx.emit is for transactional handlers only", handler=self._handler.name)
         self._refuse(wrong_emission(type, key, data, not_before))
         derived = derived_id(self.application, type, key, once if once is not None else self._event.id)
@@ -166,7 +180,7 @@ class Context:
         everybody the work, its handler must still see for itself whether there is anything to do. Emitted once more
         afterwards, it comes. Transactional handlers only; raises HandlerMisuse.
         """
-        if self._session is None:
+        if self._given_session is None:
             raise HandlerMisuse("ctx.withdraw is for transactional handlers only", handler=self._handler.name)
         self._refuse(wrong_emission(type, key, {}, None))
         derived = derived_id(self.application, type, key, once)
@@ -185,7 +199,7 @@ class Context:
         The answer comes back as an `order.observed` / `subscription.observed` event. Requests for the same object
         coalesce. Transactional handlers only; raises HandlerMisuse.
         """
-        if self._session is None:
+        if self._given_session is None:
             raise HandlerMisuse("ctx.request_read is for transactional handlers only", handler=self._handler.name)
         self._refuse(wrong_read(kind, id, not_before))
         self._reads.append(ReadRequest(kind=kind, object_id=id, not_before=not_before))
@@ -196,7 +210,7 @@ class Context:
         `subject` as keys are written (`order:…`); `before` and `after` hold what changed, no secret. Transactional
         handlers only; raises HandlerMisuse.
         """
-        if self._session is None:
+        if self._given_session is None:
             raise HandlerMisuse("ctx.note is for transactional handlers only", handler=self._handler.name)
         self._refuse(wrong_note(subject, action, before, after))
         self._notes.append(AuditNote(subject=subject, action=action, before=dict(before), after=dict(after)))

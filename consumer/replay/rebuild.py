@@ -143,7 +143,7 @@ class Rebuild:
             event=event,
             attempt=1,
             now=step.at,
-            log=structlog.get_logger("rebuild"),
+            log=lambda: structlog.get_logger("rebuild"),
             is_replay=True,
             is_history=step.plan == SEED,
             options=self._options[handler.name],

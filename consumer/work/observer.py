@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from time import perf_counter
 
 import structlog
 
 from consumer.broker.base import Lag, Partition, Record
 from consumer.events import Event
+from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.reason import Reason
 from consumer.telemetry.metrics import Metrics
@@ -37,7 +38,7 @@ class Observer:
         """A batch was stored."""
         self._metrics.batch_records.observe(len(records))
         self._metrics.commit_seconds.observe(seconds)
-        new = Counter((e.application, e.type, e.trust.value, e.source.value) for e in taken.recorded)
+        new = Counter((e.application, e.type, e.trust, e.source) for e in taken.recorded)
         for event in taken.recorded if is_told() else ():
             ran = {run.handler: run.status.value for run in taken.runs if run.event_id == event.id}
             tell("event_recorded", event, trust=event.trust.value, source=event.source.value, runs=ran)
@@ -49,13 +50,12 @@ class Observer:
                 self._metrics.events.labels("all", "all", "all", "all", result).inc(count)
         for application, count in Counter(taken.others).items():
             self._metrics.quarantined.labels(application, Reason.OTHER_BODY).inc(count)
-        by_id = {event.id: event for event in (*taken.recorded, *taken.again)}
-        for run in taken.runs:
-            if run.status is not RunStatus.PARKED and (run.attempts or run.code):
-                with _about(None if run.status is RunStatus.SUCCEEDED else by_id.get(run.event_id)):
-                    self._outcome(
-                        run.handler, run.status, run.event_id, code=run.code, reason=run.reason, where=run.trace
-                    )
+        ended = [run for run in taken.runs if run.status is not RunStatus.PARKED and (run.attempts or run.code)]
+        succeeded = Counter(run.handler for run in ended if run.status is RunStatus.SUCCEEDED)
+        for handler, count in succeeded.items():
+            self._metrics.runs.labels(handler, RunStatus.SUCCEEDED.value).inc(count)
+        if len(ended) > succeeded.total():
+            self._others(ended, {event.id: event for event in (*taken.recorded, *taken.again)})
 
     def moved(self, change: str, partitions: int) -> None:
         """Partitions came to this member (`assigned`) or went from it (`revoked`)."""
@@ -116,6 +116,16 @@ class Observer:
         unsaid = self._unsaid.pop(handler, 0)
         _log.warning("run_failed", handler=handler, event_id=event_id, unsaid=unsaid, **told)
 
+    def _others(self, ended: Sequence[Run], by_id: Mapping[str, Event]) -> None:
+        """What did not succeed is told one by one."""
+        for run in ended:
+            if run.status is not RunStatus.SUCCEEDED:
+                event = by_id.get(run.event_id)
+                with nullcontext() if event is None else on_the_way_of(event):
+                    self._outcome(
+                        run.handler, run.status, run.event_id, code=run.code, reason=run.reason, where=run.trace
+                    )
+
     def _outcome(self, handler: str, status: RunStatus, event_id: str, **told: str | None) -> None:
         """`told`: code, reason and, in the author's code, where."""
         self._metrics.runs.labels(handler, status.value).inc()
@@ -125,8 +135,3 @@ class Observer:
         if status is RunStatus.DEAD:
             self._metrics.dead.labels(handler).inc()
             _log.error("run_dead", handler=handler, event_id=event_id, **told)
-
-
-def _about(event: Event | None) -> AbstractContextManager[None]:
-    """What is logged in it is of this event; nothing is said of what succeeds."""
-    return nullcontext() if event is None else on_the_way_of(event)

@@ -71,8 +71,7 @@ class Contexts:
             now=self.clock.now(),
             is_replay=plan is not None and plan != SEED,
             is_history=plan == SEED,
-            # Bound when it is first used, which for most events is never.
-            log=structlog.get_logger(
+            log=lambda: structlog.get_logger(
                 "handler",
                 application=event.application,
                 event_id=event.id,

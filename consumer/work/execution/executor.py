@@ -56,18 +56,19 @@ class Executor:
             return await _guarded(handler, handler.function, event, make(loop))
 
         call = self.pool.begin(handler, attempt)
+        limit = asyncio.get_running_loop().call_later(handler.timeout_s, call.pass_limit)
         try:
-            done, _ = await asyncio.wait({call.future}, timeout=handler.timeout_s)
-            if done:
-                return call.future.result()
+            if (outcome := await call.future) is not None:
+                return outcome
             call.cancel()
-            done, _ = await asyncio.wait({call.future}, timeout=CANCEL_GRACE_S)
+            ended, _ = await asyncio.wait({call.future}, timeout=CANCEL_GRACE_S)
         except asyncio.CancelledError:
             call.cancel()
             raise
         finally:
+            limit.cancel()
             self.pool.forget(call)
-        if not done and call.is_running:
+        if not ended and call.is_running:
             self._abandon(call)
         late = HandlerTimeout(f"the handler did not finish in {handler.timeout_s:g} s")
         return failed(late, home_of(handler.function))

@@ -22,7 +22,8 @@ ENDED = Failed(Failure("handler_displaced", "the loop it ran on has ended", afte
 
 
 class LoopCall:
-    """Settled once, with the first outcome there is: the handler's, or that it was displaced."""
+    """Settled once, with the first outcome there is: the handler's, or that it was displaced. `future` brings it; or
+    None when the handler's time is over, and is another one then."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class LoopCall:
         is_home: Callable[[LoopThread, Handler], bool],
     ) -> None:
         self.handler = handler
-        self.future: asyncio.Future[Outcome] = asker.create_future()
+        self.future: asyncio.Future[Outcome | None] = asker.create_future()
         self.loop: LoopThread | None = None
         self._attempt = attempt
         self._asker = asker
@@ -55,6 +56,12 @@ class LoopCall:
         """From the asker's loop: this is what came of it, unless that is known already."""
         if not self.future.done():
             self.future.set_result(outcome)
+
+    def pass_limit(self) -> None:
+        """From the asker's loop: its time is over, unless it is settled already."""
+        if not self.future.done():
+            waiting, self.future = self.future, self._asker.create_future()
+            waiting.set_result(None)
 
     def cancel(self) -> None:
         """From the asker's loop: stop the handler, or never start it."""

@@ -59,10 +59,9 @@ class LoopPool:
         self._lock = threading.Lock()
 
     def begin(self, handler: Handler, attempt: Attempt) -> LoopCall:
-        """Start an attempt where the handler belongs. Call from a running loop."""
+        """Start an attempt where the handler belongs; `forget` it at the end. Call from a running loop."""
         call = LoopCall(handler, attempt, asyncio.get_running_loop(), self._is_home)
         self._calls.add(call)
-        call.future.add_done_callback(lambda _: self._calls.discard(call))
         self._send(call)
         return call
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from typing import TypeVar
 
 import aiohttp
@@ -36,6 +38,8 @@ class LoopThread:
             on_blocked=lambda found: on_blocked(self, found),
         )
         self._thread = threading.Thread(target=self._run, name=name[:60], daemon=True)
+        self._asked: deque[tuple[Context, Callable[..., None], tuple[object, ...]]] = deque()
+        self._is_told = False
         self._ending = False
         self._tasks: set[asyncio.Task[object]] = set()
         self._http: aiohttp.ClientSession | None = None
@@ -58,12 +62,24 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._watch.start)
 
     def call(self, what: Callable[..., None], *arguments: object) -> bool:
-        """Have something called on the loop; False when it has ended."""
-        try:
-            self._loop.call_soon_threadsafe(what, *arguments)
-        except RuntimeError:
+        """Have something called on the loop; False when it has ended. The loop is woken once for all that it has not
+        seen yet: that takes a system call, and two threads that want to run."""
+        if self._loop.is_closed():
             return False
+        self._asked.append((copy_context(), what, arguments))
+        if not self._is_told:
+            self._is_told = True
+            try:
+                self._loop.call_soon_threadsafe(self._take_asked)
+            except RuntimeError:
+                return False
         return True
+
+    def _take_asked(self) -> None:
+        self._is_told = False  # first: what comes from now on wakes the loop again
+        while self._asked:
+            context, what, arguments = self._asked.popleft()
+            self._loop.call_soon(what, *arguments, context=context)
 
     def create_task(self, work: Coroutine[object, object, T], name: str) -> asyncio.Task[T]:
         """A task on the loop; call on the loop only."""

@@ -17,7 +17,7 @@ from tests.bench.job import limit, naive
 from tests.bench.job.prepared import DATABASES, Job, url_of, worked_off
 from tests.bench.ratio import Cost, Measured, Ratio, one_core
 
-OURS, BASELINE, ROUNDS = 4_000, 1_000, 3
+OURS, BASELINE, ROUNDS = 24_000, 1_000, 3
 EFFECT_BAR, TRANSACTIONAL_BAR = 3.5, 0.65
 
 

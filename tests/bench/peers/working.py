@@ -23,7 +23,7 @@ from tests.bench.ratio import Cost, Measured, Ratio, one_core
 from tests.support.postgres import create_database
 from tests.work.workshop import make_topics, message
 
-OURS, PEERS, ROUNDS = 4_000, 2_000, 3
+OURS, PEERS, ROUNDS = 24_000, 2_000, 3
 BAR, NAIVE_BAR, LIMIT_BAR = 1.0, 3.5, 0.65
 EFFECT, NOTE, LIMIT = "ours, an effect", "ours, transactional", "insert of the same rows"
 NAIVE = "a commit per message"

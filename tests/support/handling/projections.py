@@ -95,7 +95,7 @@ class Projections:
                 event=event,
                 attempt=1,
                 now=self.now,
-                log=structlog.get_logger("test"),
+                log=lambda: structlog.get_logger("test"),
                 is_replay=is_replay,
                 is_history=self.is_history,
                 options=options_for(handler.function, self.options.get(handler.function.__module__, self.options)),

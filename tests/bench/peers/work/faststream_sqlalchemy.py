@@ -39,9 +39,11 @@ async def main(kafka: str, topic: str, database: str, count: int) -> None:
     engine = create_async_engine(database)
     sessions = async_sessionmaker(engine, expire_on_commit=False)
     broker, done, all_done = KafkaBroker(kafka, logger=None), 0, asyncio.Event()
+    clock: Clock | None = None
 
     async def handle(body: dict[str, Any]) -> None:
-        nonlocal done
+        nonlocal done, clock
+        clock = clock or Clock()  # its group is joined
         row = {
             "id": body["id"],
             "type": body["type"],
@@ -60,9 +62,9 @@ async def main(kafka: str, topic: str, database: str, count: int) -> None:
     broker.subscriber(topic, group_id="faststream", auto_offset_reset="earliest")(handle)
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-    clock = Clock()
     await broker.start()
     await all_done.wait()
+    assert clock is not None
     clock.tell()
     await broker.stop()
     await engine.dispose()

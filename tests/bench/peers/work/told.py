@@ -8,7 +8,7 @@ import time
 
 
 class Clock:
-    """Begins when it is made: after the imports, before the first message is asked for."""
+    """Begins when it is made: after the imports and the joining of a group, at the first message at the latest."""
 
     def __init__(self) -> None:
         self._began_s, self._cpu_s = time.perf_counter(), time.process_time()
