@@ -23,6 +23,7 @@ from consumer.work.execution.executor import Executor
 from consumer.work.execution.loop_pool import LOST_AFTER_S
 from consumer.work.execution.watchdog import CUTOFF_S, Watchdog
 from consumer.work.ingest.ingest import Ingest, Taken
+from consumer.work.ingest.next_batch import NextBatch
 from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, brings_new
 from consumer.work.observer import Observer
 from consumer.work.outbound.dead_letters import DeadLetters
@@ -96,6 +97,7 @@ class Worker:
         self._observer = observer
         self._config = config
         self._subscription: Subscription | None = None
+        self._next = NextBatch(config.batch, ingest.understand)
         self._polling = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -188,6 +190,7 @@ class Worker:
             for part in (self._dispatcher, self._relay, self._dead_letters):
                 part.wake()  # they wait for work, and shall see that it is over
             self._polling.clear()
+            await self._next.stop()
             await subscription.stop(timeout_s=10)
 
     async def _join(self, subscription: Subscription, stop: asyncio.Event) -> None:
@@ -209,7 +212,7 @@ class Worker:
     async def _poll(self, subscription: Subscription, stop: asyncio.Event) -> None:
         """One round: poll, take, commit. Records whose offsets are not committed come again; that is harmless."""
         try:
-            records = await subscription.poll(self._config.batch, until_tick(self._clock, POLL_S))
+            records = await self._next.poll(subscription, until_tick(self._clock, POLL_S))
         except BrokerError as error:
             self._unpolled.lasts(error)
             self._blind = error
@@ -223,6 +226,7 @@ class Worker:
                 self._blind = None
             return
         self._idle.clear()
+        self._next.read_ahead(subscription, until_tick(self._clock, POLL_S), behind=records)
         try:
             if stored := await self._take(subscription, records, stop):
                 self._uncommitted = True
@@ -265,6 +269,7 @@ class Worker:
             new = {one: offset for one, offset in stands.items() if (one.topic, one.number) not in places}
             await log_positions.keep(session, {(one.topic, one.number): offset for one, offset in new.items()})
         back = await subscription.rewind({Partition(*place): offset for place, offset in places.items()})
+        self._next.drop(back)
         if back:
             _log.error("ledger_restored", topic=self._config.topic, partitions=sorted(one.number for one in back))
         return back
@@ -312,6 +317,7 @@ class Worker:
     async def _finish_batch(self, partitions: frozenset[Partition]) -> None:
         """Partitions are about to go: let the batch in hand be stored first, so that fewer records come twice."""
         self._observer.moved("revoked", len(partitions))
+        self._next.drop(partitions)
         await self._idle.wait()
 
     # --- housekeeping ------------------------------------------------------------------------------------------

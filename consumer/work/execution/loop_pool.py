@@ -138,7 +138,8 @@ class LoopPool:
                 self._own[name] = self._new(f"handler:{name}")
         loop.give_up()
         self._given_up.append(loop)
-        displaced = [one for one in self._calls if one.loop is loop and one.handler.name != name]
+        running = [one for one in self._calls if one.loop is loop and not one.future.done()]
+        displaced = [one for one in running if one.handler.name != name]
         _log.error("handler_lost_its_loop", handler=name, where=found.at, lost=self._lost[name],
                    displaced=len(displaced))  # fmt: skip
         for call in displaced:

@@ -20,40 +20,49 @@ from consumer.wire import is_replay, plan_of, unpack_event
 from consumer.work.unit_of_work import Incoming
 
 NAME_CHARS = 100
+Refused = tuple[Delivery, Reason]
 Stretch = Mapping[Place, tuple[int | None, int]]
 """From which offset (None: wherever) up to before which one records lead in each partition."""
 
 _log = structlog.get_logger(__name__)
 
 
-def decode(
-    records: Sequence[Record], locators_of: Mapping[str, Locators]
-) -> tuple[list[Incoming], list[tuple[Delivery, Reason]]]:
+def decode(records: Sequence[Record], locators_of: Mapping[str, Locators]) -> tuple[list[Incoming], list[Refused]]:
     """The events in these records, each once, and what is none, with its reason. Pure."""
+    return each_once([understood(record, locators_of) for record in records])
+
+
+def understood(record: Record, locators_of: Mapping[str, Locators]) -> Incoming | Refused:
+    """The event in a record, or why there is none. Pure."""
+    application = record.key.decode("utf-8", "replace").partition("/")[0]
+    locators = locators_of.get(application)
+    if locators is None:
+        return (as_delivery(record, application), Reason.UNKNOWN_APPLICATION)
+    try:
+        event = unpack_event(record.key, record.value, record.headers, locators)
+    except Exception as error:  # noqa: BLE001 - anybody may have written the record; it keeps none waiting
+        if not isinstance(error, NotUnderstood):
+            _log.error("record_broke_its_reading", application=application, error=type(error).__name__)
+        return (as_delivery(record, application), Reason.NOT_UNDERSTOOD)
+    heard_at = event.received_at if event.source is Source.WEBHOOK else None
+    return Incoming(event, plan_of(record.headers), heard_at)
+
+
+def each_once(said: Sequence[Incoming | Refused]) -> tuple[list[Incoming], list[Refused]]:
+    """The events of a batch, one for each id, and what is none. Pure."""
     arrived: dict[EventKey, Incoming] = {}
-    refused: list[tuple[Delivery, Reason]] = []
-    for record in records:
-        application = record.key.decode("utf-8", "replace").partition("/")[0]
-        locators = locators_of.get(application)
-        if locators is None:
-            refused.append((as_delivery(record, application), Reason.UNKNOWN_APPLICATION))
+    refused: list[Refused] = []
+    for one in said:
+        if not isinstance(one, Incoming):
+            refused.append(one)
             continue
-        try:
-            event = unpack_event(record.key, record.value, record.headers, locators)
-        except Exception as error:  # noqa: BLE001 - anybody may have written the record; it keeps none waiting
-            if not isinstance(error, NotUnderstood):
-                _log.error("record_broke_its_reading", application=application, error=type(error).__name__)
-            refused.append((as_delivery(record, application), Reason.NOT_UNDERSTOOD))
-            continue
-        heard_at = event.received_at if event.source is Source.WEBHOOK else None
-        incoming = Incoming(event, plan_of(record.headers), heard_at)
-        first = arrived.setdefault(incoming.id, incoming)
-        if first is not incoming:
-            others = () if event.raw == first.event.raw else (event,)
-            arrived[incoming.id] = replace(
+        first = arrived.setdefault(one.id, one)
+        if first is not one:
+            others = () if one.event.raw == first.event.raw else (one.event,)
+            arrived[one.id] = replace(
                 first,
-                plan=incoming.plan if is_replay(incoming.plan) else first.plan,
-                heard_at=first.heard_at or heard_at,
+                plan=one.plan if is_replay(one.plan) else first.plan,
+                heard_at=first.heard_at or one.heard_at,
                 others=(*first.others, *others),
             )
     return list(arrived.values()), refused

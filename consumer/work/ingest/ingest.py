@@ -9,6 +9,7 @@ Three ways, each slower and safer than the one before; a batch takes the first t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,8 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.broker.base import Partition, Record
 from consumer.clock import Clock
 from consumer.errors import LedgerBehind, LedgerError
-from consumer.events import Delivery, Event, Locators, Source
+from consumer.events import Event, Locators, Source
 from consumer.ledger import Database, log_positions
+from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events, outbox, runs
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.runs import Lane, Run
@@ -38,7 +40,15 @@ from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import was_cut
 from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.ingest import onwards, replayed
-from consumer.work.ingest.arrivals import Stretch, decode, event_delivery, heard_late, stretch_of
+from consumer.work.ingest.arrivals import (
+    Refused,
+    Stretch,
+    each_once,
+    event_delivery,
+    heard_late,
+    stretch_of,
+    understood,
+)
 from consumer.work.ingest.claiming import NO_ROOM, Claiming, Room
 from consumer.work.ingest.other_bodies import other_bodies
 from consumer.work.ingest.replayed import Replayed
@@ -49,6 +59,8 @@ from consumer.work.outcome import Failed, Outcome, Succeeded, failed, has_timed_
 from consumer.work.registry import Registry
 from consumer.work.transition import attempt_row, transition_after
 from consumer.work.unit_of_work import Incoming, UnitOfWork, finished, skipped, waiting
+
+UNDERSTOOD_AT_ONCE = 20
 
 _log = structlog.get_logger(__name__)
 
@@ -113,6 +125,7 @@ class Ingest:
         self._way = Way.TOGETHER
         self._slow_handlers = SlowHandlers(clock)
         self._slow_batches = SlowHandlers(clock)
+        self._ahead: dict[int, tuple[Record, Incoming | Refused]] = {}
         self._cut: dict[tuple[EventKey, str], Failed] = {}
         self.paused: frozenset[str] = frozenset()
 
@@ -124,7 +137,7 @@ class Ingest:
         batch is stored then, or, singly, whole events of it are: taking the same batch again is always safe.
         """
         self._cut.clear()
-        arrived, refused = decode(records, self._locators)
+        arrived, refused = each_once([self._understood(record) for record in records])
         stretch = stretch_of(records, loose)
         if self._way is Way.TOGETHER:
             try:
@@ -135,9 +148,19 @@ class Ingest:
                 _log.debug("batch_disturbed", events=len(arrived), error=type(error).__name__)
         return await self._take_apart(arrived, refused, stretch)
 
-    async def _take_apart(
-        self, arrived: Sequence[Incoming], refused: Sequence[tuple[Delivery, Reason]], stretch: Stretch
-    ) -> Taken:
+    async def understand(self, records: Sequence[Record]) -> None:
+        """Read what records say that are to be taken next, a few at a time: whoever has waited for the database goes on
+        in between."""
+        self._ahead = {}
+        for some in portions(records, UNDERSTOOD_AT_ONCE):
+            await asyncio.sleep(0)
+            self._ahead |= {id(record): (record, understood(record, self._locators)) for record in some}
+
+    def _understood(self, record: Record) -> Incoming | Refused:
+        known, said = self._ahead.pop(id(record), (None, None))
+        return said if known is record and said is not None else understood(record, self._locators)
+
+    async def _take_apart(self, arrived: Sequence[Incoming], refused: Sequence[Refused], stretch: Stretch) -> Taken:
         try:
             taken = await self._store(arrived, refused, Way.ISOLATED, stretch=stretch)
         except (LedgerError, LedgerBehind):
@@ -178,7 +201,7 @@ class Ingest:
     async def _store(
         self,
         arrived: Sequence[Incoming],
-        refused: Sequence[tuple[Delivery, Reason]],
+        refused: Sequence[Refused],
         way: Way,
         broken: Failed | None = None,
         stretch: Stretch | None = None,

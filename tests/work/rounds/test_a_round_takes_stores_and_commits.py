@@ -86,6 +86,7 @@ class Bench:
     def __init__(self, kind: type[Worker] = Worker) -> None:
         self.clock = Clock()
         self.polls, self.commits, self.takes, self.starts = Step(), Step(), Step(), Step()
+        self.understood = Step()
         self.loose: list[frozenset[Partition]] = []
         self.was_idle: list[bool] = []
         self.dispatcher, self.relay, self.letters, self.pauser, self.observer, self.breakers = (
@@ -94,7 +95,7 @@ class Bench:
         self.subscription: Any = SimpleNamespace(
             poll=self.polls.next, commit=self.commits.next, start=self.starts.next, lag=self._lag
         )
-        self.ingest = SimpleNamespace(take=self._take, paused=frozenset())
+        self.ingest = SimpleNamespace(take=self._take, understand=self.understood.next, paused=frozenset())
         self.stop = asyncio.Event()
         nothing: Any = None
         parts: dict[str, Any] = {

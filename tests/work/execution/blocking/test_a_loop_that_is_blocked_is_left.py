@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.plugin import Context, Event, Handler
 from consumer.telemetry.loop_watch import Blocked
 from consumer.work.execution import loop_pool
-from consumer.work.execution.loop_call import DISPLACED, LoopCall
+from consumer.work.execution.loop_call import CANCELLED, DISPLACED, LoopCall
 from consumer.work.execution.loop_pool import Harm, LoopPool
 from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.outcome import Outcome, Succeeded
@@ -152,10 +153,24 @@ async def test_a_loop_that_does_not_come_back_is_given_up_and_who_was_on_it_begi
 
 
 async def test_an_attempt_that_is_over_is_displaced_no_more(scene: Scene) -> None:
-    beside = scene.begin(BESIDE)
-    beside.settle(Succeeded())
-    await asyncio.sleep(0)
-    assert scene.pool._calls == set()
+    over, beside = scene.begin(BESIDE), scene.begin(BESIDE)
+    over.settle(Succeeded())
+    with capture_logs() as said:
+        await scene.blocked(0, "handler:shop:blocks")
+    assert (over.future.result(), beside.future.result()) == (Succeeded(), DISPLACED)
+    assert [line["displaced"] for line in said if line["event"] == "handler_lost_its_loop"] == [1]
+
+
+async def test_an_attempt_whose_time_is_over_tells_so_and_then_how_it_ended(scene: Scene) -> None:
+    # case: H4
+    late, done = scene.begin(BLOCKS), scene.begin(BESIDE)
+    waits = late.future
+    done.settle(Succeeded())
+    for one in (late, done):
+        one.pass_limit()
+    assert (waits.result(), late.future.done(), done.future.result()) == (None, False, Succeeded())
+    late.settle(CANCELLED)
+    assert late.future.result() == CANCELLED
 
 
 @pytest.mark.parametrize("task", [None, "left-behind"])
