@@ -263,11 +263,21 @@ class Given:
     column holds its values: the text is the same however many rows there are, so it is prepared once, and nothing is
     built for each. SQLite has no arrays that may hold bytes: there it is a statement for one row, sent with many.
 
-    `names`: columns of the table; `more`: what else each row brings, and its type."""
+    `names`: columns of the table; `more`: what else each row brings, and its type. `alike`: those of them that are the
+    same in all rows, and sent once."""
 
-    def __init__(self, table: Table, names: Sequence[str], more: Mapping[str, TypeEngine[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        table: Table,
+        names: Sequence[str],
+        more: Mapping[str, TypeEngine[Any]] | None = None,
+        *,
+        alike: Collection[str] = (),
+    ) -> None:
         self._table = table
         self._types = {name: table.c[name].type for name in names} | dict(more or {})
+        self._alike = alike
+        self._each = [name for name in self._types if name not in alike]
 
     def insert(self, dialect: str, values: Values | None = None) -> PostgresInsert | SqliteInsert:
         """An INSERT of the rows, in their order. `values`: what more is set, given what a row brings."""
@@ -278,18 +288,20 @@ class Given:
             return insert.values({**{name: given[name] for name in columns}, **(values(given) if values else {})})
         # As text: a cast to VARCHAR(n) would cut what is too long, and nobody would hear of it.
         sent = {name: Text() if type(kind) is String else kind for name, kind in self._types.items()}
-        rows = func.unnest(*[bindparam(name, type_=_Many(kind)) for name, kind in sent.items()])
-        typed = [column(name, kind) for name, kind in sent.items()]
+        rows = func.unnest(*[bindparam(name, type_=_Many(sent[name])) for name in self._each])
+        typed = [column(name, sent[name]) for name in self._each]
         each_row = rows.table_valued(*typed, with_ordinality="nth").render_derived()
-        set_too = values(dict(each_row.c)) if values else {}
-        said = select(*[each_row.c[name] for name in columns], *set_too.values()).order_by(each_row.c.nth)
+        brought = dict(each_row.c) | {name: bindparam(name, type_=sent[name]) for name in self._alike}
+        set_too = values(brought) if values else {}
+        said = select(*[brought[name] for name in columns], *set_too.values()).order_by(each_row.c.nth)
         return postgres_insert(self._table).from_select([*columns, *set_too], said)
 
     def rows(self, dialect: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         """What `insert` is sent with."""
         if dialect != "postgresql":
             return rows
-        return dict(zip(self._types, zip(*map(itemgetter(*self._types), rows), strict=True), strict=True))
+        each = zip(self._each, zip(*map(itemgetter(*self._each), rows), strict=True), strict=True)
+        return dict(each) | {name: rows[0][name] for name in self._alike}
 
 
 def each(values: Collection[str]) -> TableValuedAlias:

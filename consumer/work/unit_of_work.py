@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -37,7 +38,7 @@ class Incoming:
     heard_at: datetime | None = None
     others: tuple[Event, ...] = ()
 
-    @property
+    @cached_property
     def id(self) -> EventKey:
         """What makes it unique."""
         return (self.event.application, self.event.id)

@@ -97,6 +97,7 @@ class Worker:
         self._observer = observer
         self._config = config
         self._subscription: Subscription | None = None
+        self._committing: asyncio.Task[None] | None = None
         self._next = NextBatch(config.batch, ingest.understand)
         self._polling = asyncio.Event()
         self._idle = asyncio.Event()
@@ -191,7 +192,10 @@ class Worker:
                 part.wake()  # they wait for work, and shall see that it is over
             self._polling.clear()
             await self._next.stop()
-            await subscription.stop(timeout_s=10)
+            try:
+                await self._committed()
+            finally:
+                await subscription.stop(timeout_s=10)
 
     async def _join(self, subscription: Subscription, stop: asyncio.Event) -> None:
         away = Condition("broker_not_ready")
@@ -210,7 +214,8 @@ class Worker:
                 await self._clock.sleep(1)
 
     async def _poll(self, subscription: Subscription, stop: asyncio.Event) -> None:
-        """One round: poll, take, commit. Records whose offsets are not committed come again; that is harmless."""
+        """One round: poll, take, commit. Records whose offsets are not committed come again; that is harmless. So where
+        the next batch is at hand, nobody waits for the commit of this one: it ends before the next one's begins."""
         try:
             records = await self._next.poll(subscription, until_tick(self._clock, POLL_S))
         except BrokerError as error:
@@ -229,15 +234,28 @@ class Worker:
         self._next.read_ahead(subscription, until_tick(self._clock, POLL_S), behind=records)
         try:
             if stored := await self._take(subscription, records, stop):
+                await self._committed()
                 self._uncommitted = True
-                await subscription.commit(next_offsets(stored))
-                self._blind, self._uncommitted = None, False
-                self._unsaved.over()
+                self._committing = asyncio.create_task(self._commit(subscription, stored), name="work:commit")
+        finally:
+            self._idle.set()
+        if not self._next.is_at_hand:
+            await self._committed()
+
+    async def _commit(self, subscription: Subscription, stored: Sequence[Record]) -> None:
+        try:
+            await subscription.commit(next_offsets(stored))
+            self._blind, self._uncommitted = None, False
+            self._unsaved.over()
         except BrokerError as error:
             self._unsaved.lasts(error)
             self._blind = error
-        finally:
-            self._idle.set()
+
+    async def _committed(self) -> None:
+        """Until no commit is under way."""
+        if self._committing is not None:
+            await asyncio.wait({self._committing})
+            self._committing.result()
 
     async def _that_follow(
         self, subscription: Subscription, records: Sequence[Record], behind: frozenset[Partition], stop: asyncio.Event
@@ -264,6 +282,7 @@ class Worker:
     async def _go_back(self, subscription: Subscription, stands: Mapping[Partition, int]) -> frozenset[Partition]:
         """Where the ledger stands before its group, it was restored from a backup: what it lacks is read again (case
         O7). A partition it has never read is noted, so that this holds for it too."""
+        await self._committed()  # it would say that the group is where it is no more
         async with self._database.transaction() as session:
             places = await log_positions.load(session, [self._config.topic])
             new = {one: offset for one, offset in stands.items() if (one.topic, one.number) not in places}
@@ -319,6 +338,7 @@ class Worker:
         self._observer.moved("revoked", len(partitions))
         self._next.drop(partitions)
         await self._idle.wait()
+        await self._committed()
 
     # --- housekeeping ------------------------------------------------------------------------------------------
 

@@ -28,8 +28,11 @@ _WHOLE = [_EVENTS.c[name] for name in (
     "application", "id", "type", "key", "trust", "source", "raw", "received_at", "delivery_id", "object_id", "order_id",
     "subscription_id", "customer", "occurred_at", "traceparent",
 )]  # fmt: skip
+_NAMES = [column.name for column in _WHOLE]
+_TRUSTS = {one.value: one for one in Trust}
+_SOURCES = {one.value: one for one in Source}
 _RECEIVED_AT = unindexed(_EVENTS.c.received_at)
-_GIVEN = Given(_EVENTS, [*[column.name for column in _WHOLE], "recorded_at"])
+_GIVEN = Given(_EVENTS, [*_NAMES, "recorded_at"], alike=["recorded_at"])
 
 
 async def record(session: AsyncSession, events: Sequence[Event], now: datetime) -> Mapping[EventKey, int]:
@@ -87,8 +90,10 @@ async def load(session: AsyncSession, keys: Iterable[EventKey]) -> Mapping[Event
     """The events, whole."""
     found: dict[EventKey, Event] = {}
     for these in _these(keys):
-        rows = await session.execute(select(*_WHOLE).where(these))
-        found |= {(row.application, row.id): to_event(row) for row in rows}
+        for row in await session.execute(select(*_WHOLE).where(these)):
+            values = dict(zip(_NAMES, row, strict=True))
+            event: Event = Event(**{**values, "trust": _TRUSTS[values["trust"]], "source": _SOURCES[values["source"]]})
+            found[event.application, event.id] = event
     return found
 
 

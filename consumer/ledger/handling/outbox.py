@@ -141,11 +141,11 @@ def _on_way(row: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[An
 
 _NAMES = ("application", "event_id", "type", "key", "data", "not_before", "created_at", "cause", "handler", "plan",
           "traceparent")  # fmt: skip
-_GIVEN = Given(_OUTBOX, _NAMES)
+_GIVEN = Given(_OUTBOX, _NAMES, alike=["created_at"])
 # What is asked of a row stands there once more: SQLAlchemy numbers the parameters of many rows anew.
 _GIVEN_SOME = Given(_OUTBOX, _NAMES, {
     "by_log": Boolean(), "of_application": String(), "of_key": String(), "by_then": _OUTBOX.c.not_before.type,
-})  # fmt: skip
+}, alike=["created_at", "by_then"])  # fmt: skip
 
 
 def derived_event(row: Row[Any]) -> Event:

@@ -48,6 +48,7 @@ _HANDLERS: Table = HandlerRow.__table__
 _STILL_RETRYING = lanes.stands(RunStatus.RETRYING)
 _STILL_PARKED = lanes.stands(RunStatus.PARKED)
 _CLAIMED = ("application", "event_id", "handler", "seq", "key", "attempts", "plan", "key_plan", "created_at", "next_at")
+_CLAIMED_FIELDS = (*_CLAIMED[:-1], "due_at")
 
 Lane = lanes.Lane
 RunId = lanes.RunId
@@ -149,22 +150,32 @@ async def add(session: AsyncSession, runs: Sequence[Run], now: datetime) -> None
     """Insert new runs; one that is there already is left as it is."""
     if runs:
         dialect = session.get_bind().dialect.name
-        await session.execute(_adding(dialect), _ADDED.rows(dialect, [_run_values(run, now) for run in runs]))
+        words = _WORDS if any(run.code or run.plan for run in runs) else ()
+        rows = [_run_values(run, now, words) for run in runs]
+        await session.execute(_adding(dialect, words), _added(words).rows(dialect, rows))
 
 
 @cache
-def _adding(dialect: str) -> Executable:
-    return _ADDED.insert(dialect).on_conflict_do_nothing()
+def _adding(dialect: str, words: Sequence[str]) -> Executable:
+    return _added(words).insert(dialect).on_conflict_do_nothing()
 
 
-_ADDED = Given(_RUNS, (
-    "application", "event_id", "handler", "seq", "key", "status", "blocking", "attempts", "next_at", "code", "reason",
-    "fingerprint", "code_version", "plan", "created_at", "updated_at",
-))  # fmt: skip
+_WORDS = ("code", "reason", "fingerprint", "plan")
+"""What a run has that failed, or that a plan began: few do, and what nothing is sent of is NULL."""
 
 
-def _run_values(run: Run, now: datetime) -> dict[str, Any]:
-    return {
+@cache
+def _added(words: Sequence[str]) -> Given:
+    return Given(
+        _RUNS,
+        ("application", "event_id", "handler", "seq", "key", "status", "blocking", "attempts", "next_at",
+         "code_version", "created_at", "updated_at", *words),
+        alike=("created_at", "updated_at"),
+    )  # fmt: skip
+
+
+def _run_values(run: Run, now: datetime, words: Sequence[str]) -> dict[str, Any]:
+    values = {
         "application": run.application,
         "event_id": run.event_id,
         "handler": run.handler,
@@ -174,14 +185,11 @@ def _run_values(run: Run, now: datetime) -> dict[str, Any]:
         "blocking": run.blocking,
         "attempts": run.attempts,
         "next_at": run.next_at,
-        "code": run.code,
-        "reason": run.reason,
-        "fingerprint": run.fingerprint,
         "code_version": run.code_version,
-        "plan": run.plan,
         "created_at": now,
         "updated_at": now,
     }
+    return values | {name: getattr(run, name) for name in words} if words else values
 
 
 async def add_attempts(session: AsyncSession, attempts: Sequence[Attempt]) -> None:
@@ -271,8 +279,7 @@ def _id_of(row: Any) -> RunId:
 
 
 def _claimed_run(row: Any) -> ClaimedRun:
-    values = {name: getattr(row, name) for name in _CLAIMED if name != "next_at"}
-    return ClaimedRun(**values, due_at=row.next_at)
+    return ClaimedRun(**dict(zip(_CLAIMED_FIELDS, row, strict=False)))  # `_DUE` tells the lane's head, too
 
 
 def these(ids: Iterable[RunId]) -> Iterator[ColumnElement[bool]]:

@@ -62,18 +62,22 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._watch.start)
 
     def call(self, what: Callable[..., None], *arguments: object) -> bool:
-        """Have something called on the loop; False when it has ended. The loop is woken once for all that it has not
-        seen yet: that takes a system call, and two threads that want to run."""
+        """Have something called on the loop; False when it has ended. From another loop it is woken once for all that
+        is asked of it in one round of that: to wake it takes a system call, and two threads then want to run."""
         if self._loop.is_closed():
             return False
         self._asked.append((copy_context(), what, arguments))
         if not self._is_told:
             self._is_told = True
             try:
-                self._loop.call_soon_threadsafe(self._take_asked)
+                asyncio.get_running_loop().call_soon(self._wake)
             except RuntimeError:
-                return False
+                self._wake()  # from no loop
         return True
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it has ended meanwhile, with all that was on it
+            self._loop.call_soon_threadsafe(self._take_asked)
 
     def _take_asked(self) -> None:
         self._is_told = False  # first: what comes from now on wakes the loop again

@@ -18,6 +18,11 @@ class NextBatch:
         self._ahead: asyncio.Task[Sequence[Record]] | None = None
         self._elsewhere: set[Partition] = set()
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether it is being read already, or was."""
+        return self._ahead is not None
+
     async def poll(self, subscription: Subscription, timeout_s: float) -> Sequence[Record]:
         """What was read ahead, else what the log has. Raises BrokerError."""
         ahead, self._ahead = self._ahead, None

@@ -350,6 +350,81 @@ async def test_partitions_go_when_the_batch_in_hand_is_stored(bench: Bench) -> N
     await going
 
 
+# --- behind a whole batch ---------------------------------------------------------------------------------------
+
+
+class Slow:
+    """Commits end when the test says how."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.ends = bench, list[asyncio.Future[None]]()
+        bench.subscription.commit = self._commit
+        bench.understood.script = [None] * 9
+
+    async def _commit(self, offsets: Mapping[Partition, int]) -> frozenset[Partition]:
+        self.bench.commits.asked.append(offsets)
+        self.ends.append(asyncio.get_running_loop().create_future())
+        await self.ends[-1]
+        return frozenset()
+
+    async def round(self, *polled: Sequence[Record]) -> asyncio.Task[None]:
+        """One round, as far as it comes by itself. `polled`: what the log has when it is asked."""
+        self.bench.polls.script, self.bench.takes.script = [*polled], [NOTHING]
+        going = asyncio.create_task(self.bench.worker._poll(self.bench.subscription, self.bench.stop))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return going
+
+
+def batch(first: int, count: int = 50) -> list[Record]:
+    """Records that follow; by default a whole batch."""
+    return [record(ZERO, offset) for offset in range(first, first + count)]
+
+
+# case: G5
+async def test_behind_a_whole_batch_the_next_is_stored_while_its_offsets_are_committed_and_committed_after_them(
+    bench: Bench,
+) -> None:
+    slow = Slow(bench)
+    first = await slow.round(batch(0), batch(50, 7))
+    assert (first.done(), bench.commits.asked) == (True, [{ZERO: 50}])
+    second = await slow.round()
+    assert bench.takes.asked == [batch(0), batch(50, 7)]
+    assert (second.done(), len(bench.commits.asked)) == (False, 1), "one commit at a time"
+    slow.ends[0].set_result(None)
+    await asyncio.sleep(0.01)
+    assert (second.done(), bench.commits.asked[1:]) == (False, [{ZERO: 57}]), "behind the last nothing is left open"
+    slow.ends[1].set_result(None)
+    await second
+
+
+# case: G5
+async def test_partitions_go_when_what_was_stored_of_them_is_committed(bench: Bench) -> None:
+    slow = Slow(bench)
+    await (await slow.round(batch(0), batch(50)))
+    going = asyncio.create_task(bench.worker._finish_batch(frozenset({ZERO})))
+    await asyncio.sleep(0.01)
+    assert not going.done()
+    slow.ends[0].set_result(None)
+    await going
+    await (await slow.round([]))
+    assert bench.takes.asked == [batch(0)], "what was read ahead is another's"
+
+
+# case: O2
+async def test_a_commit_that_fails_while_the_next_is_stored_is_told(bench: Bench) -> None:
+    slow = Slow(bench)
+    await (await slow.round(batch(0), batch(50, 7)))
+    second = await slow.round()
+    slow.ends[0].set_exception(BrokerUnavailable())
+    with capture_logs() as logs:
+        await asyncio.sleep(0.01)
+        assert (bench.told(), [line["event"] for line in logs]) == ("broker_unavailable", ["offsets_not_committed"])
+        slow.ends[1].set_result(None)
+        await second
+    assert bench.told() is None
+
+
 # --- housekeeping -----------------------------------------------------------------------------------------------
 
 
