@@ -150,7 +150,7 @@ async def add(session: AsyncSession, runs: Sequence[Run], now: datetime) -> None
     """Insert new runs; one that is there already is left as it is."""
     if runs:
         dialect = session.get_bind().dialect.name
-        words = _WORDS if any(run.code or run.plan for run in runs) else ()
+        words = _WORDS if any(getattr(run, name) for run in runs for name in _WORDS) else ()
         rows = [_run_values(run, now, words) for run in runs]
         await session.execute(_adding(dialect, words), _added(words).rows(dialect, rows))
 
