@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 
 from consumer.ledger.handling.runs import Attempt, blocks_when_dead
 from consumer.ledger.tables import RunStatus
@@ -30,7 +31,7 @@ def transition_after(handler: Handler, outcome: Outcome, *, used: int, now: date
     """What becomes of a run after attempt number `used + 1`."""
     match outcome:
         case Succeeded():
-            return Transition(status=RunStatus.SUCCEEDED, blocking=False, attempts=used + 1)
+            return _succeeded(used + 1)
         case Failed(failure, fingerprint, trace):
             match decide(failure, attempt=used + 1, policy=handler.retry, now=now):
                 case RetryAt(at, counted):
@@ -54,6 +55,11 @@ def transition_after(handler: Handler, outcome: Outcome, *, used: int, now: date
                         fingerprint=fingerprint,
                         trace=trace,
                     )
+
+
+@cache
+def _succeeded(attempts: int) -> Transition:
+    return Transition(status=RunStatus.SUCCEEDED, blocking=False, attempts=attempts)
 
 
 def attempt_row(

@@ -15,7 +15,7 @@ import structlog
 
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Context, Event, Handler
-from consumer.work.execution.handler_call import calling, entered
+from consumer.work.execution.handler_call import Calling, entered
 from consumer.work.execution.loop_call import LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
 from consumer.work.execution.loop_thread import LoopThread
@@ -94,7 +94,7 @@ class Executor:
         if task is not None:
             task.set_name(TASK_PREFIX + handler.name)  # so that a blocked loop is blamed on the right one
         try:
-            with calling(handler) as call:
+            with Calling(handler) as call:
                 outcome = call.outcome(await _in_time(handler, allowed_s, function, *given))
             if call.cuts:
                 # Everything else on the loop is late now: let it go first, the next handler may block it again.

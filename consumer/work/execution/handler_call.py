@@ -7,8 +7,7 @@ own code (a commit, a heartbeat of the group) that happens to run while the hand
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic
@@ -75,17 +74,19 @@ def was_cut(outcome: Outcome) -> bool:
     return isinstance(outcome, Failed) and outcome.failure.code == HandlerBlocked.code
 
 
-@contextmanager
-def calling(handler: Handler) -> Iterator[HandlerCall]:
+class Calling:
     """For the time of a call of the handler, in the task that makes it (and those that the handler starts)."""
-    call = HandlerCall(
-        handler.name, _package(handler.function.__module__ or ""), monotonic(), function=handler.function
-    )
-    token = _current.set(call)
-    try:
-        yield call
-    finally:
-        _current.reset(token)
+
+    def __init__(self, handler: Handler) -> None:
+        package = _package(handler.function.__module__ or "")
+        self._call = HandlerCall(handler.name, package, monotonic(), function=handler.function)
+
+    def __enter__(self) -> HandlerCall:
+        self._token = _current.set(self._call)
+        return self._call
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 async def entered(function: Callable[P, Awaitable[object]], *given: P.args, **named: P.kwargs) -> object:

@@ -288,10 +288,9 @@ class Ingest:
         for of_event in calls:
             waves.add([call for call in of_event if self._is_ready(unit, lanes, call)])
         for at_once in waves:
-            started_at = self._clock.now()
             await self._perform_together(session, unit, at_once)
             for call in at_once:
-                self._conclude(unit, lanes, call, Succeeded(), started_at)
+                self._conclude(unit, lanes, call, Succeeded(), unit.now)
 
     async def _handle(
         self,
@@ -342,7 +341,7 @@ class Ingest:
         if call.incoming.plan == SEED and not call.handler.transactional:
             unit.add(skipped(call.handler, call.incoming, call.seq))
             return False
-        if call.lane in lanes or not (call.id in self._cut or self._may_run(unit, call.handler)):
+        if call.lane in lanes or not (self._may_run(unit, call.handler) or call.id in self._cut):
             self._leave(unit, lanes, call)
             return False
         return True
@@ -393,10 +392,11 @@ class Ingest:
 
     def _remember(self, outcome: Outcome, calls: Sequence[Call]) -> None:
         """Who took too long goes apart for a while; many at once that did are called one by one."""
-        name = calls[0].handler.name
+        if not isinstance(outcome, Failed):
+            return
         if has_timed_out(outcome) or was_cut(outcome):
-            (self._slow_handlers if len(calls) == 1 else self._slow_batches).add(name)
-        if isinstance(outcome, Failed) and was_cut(outcome) and len(calls) == 1:
+            (self._slow_handlers if len(calls) == 1 else self._slow_batches).add(calls[0].handler.name)
+        if was_cut(outcome) and len(calls) == 1:
             # All stood still for it once; when this batch is taken again, it has failed already.
             self._cut[calls[0].id] = outcome
 
