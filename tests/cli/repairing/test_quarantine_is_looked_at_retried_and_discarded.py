@@ -22,6 +22,7 @@ from consumer.reason import Reason
 from consumer.settings import Settings
 from consumer.sync.confirm.hints import HintConsumer
 from tests.support.desk import Desk
+from tests.support.ports import eventually
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -80,7 +81,7 @@ async def _take_in(environ: dict[str, str], path: Path) -> None:
         clock=SystemClock(),
     )  # fmt: skip
     try:
-        await intake.once()
+        await eventually(intake.once, what="the delivery was taken in")  # it has joined the group by then
     finally:
         await intake.close()
         await broker.stop()

@@ -15,10 +15,10 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
 from consumer.retry import Failure
 from consumer.work.execution.handler_call import (
+    Calling,
     Cut,
     HandlerCall,
     call_at,
-    calling,
     current_call,
     entered,
     wants_care,
@@ -52,7 +52,7 @@ async def test_only_what_the_handler_called_is_its_own() -> None:
         frames.append(here().f_back)
 
     assert call_at(here()) is None
-    with calling(HANDLER) as call:
+    with Calling(HANDLER) as call:
         await entered(look, order_paid(1), None)  # type: ignore[arg-type]  # it does not look at it
         assert frames[0] is not None
         assert frames[0].f_code is entered.__code__
@@ -66,14 +66,14 @@ async def test_a_task_that_the_handler_started_is_its_own_too() -> None:
     async def child() -> HandlerCall | None:
         return call_at(here())
 
-    with calling(HANDLER) as call:
+    with Calling(HANDLER) as call:
         task = asyncio.create_task(child())
     assert await task is call
     assert await asyncio.create_task(child()) is None
 
 
 def test_whoever_was_cut_off_has_failed_whatever_it_made_of_it() -> None:
-    with calling(HANDLER) as call:
+    with Calling(HANDLER) as call:
         assert call.outcome(Succeeded()) == Succeeded()
         assert isinstance(call.cut(here(), 5.0), Cut)
         outcome = call.outcome(Succeeded())
@@ -97,7 +97,7 @@ async def test_of_many_cuts_the_first_is_told_and_its_kind_is_the_handlers_own_o
         exec("inner(5.0)", {"__name__": "library.waits", "inner": inner})
         inner(9.0)
 
-    with calling(HANDLER) as call:
+    with Calling(HANDLER) as call:
         await entered(outer, order_paid(1), None)  # type: ignore[arg-type]  # it does not look at it
     assert current_call() is None
     assert [str(cut) for cut in cuts] == [f"blocked the event loop for {seconds} s" for seconds in (5.0, 9.0)]

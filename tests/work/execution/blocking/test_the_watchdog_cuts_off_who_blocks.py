@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.work.execution import watchdog
-from consumer.work.execution.handler_call import Cut, HandlerCall, calling, entered
+from consumer.work.execution.handler_call import Calling, Cut, HandlerCall, entered
 from consumer.work.execution.loop_pool import Harm
 from consumer.work.execution.watchdog import AGAIN_S, CAREFUL_HITS, Suspicion, Watchdog
 from tests.work.execution.test_only_a_handlers_own_code_is_cut_off import HANDLER, here
@@ -86,7 +86,7 @@ class Scene:
         async def function() -> None:
             act()
 
-        with calling(HANDLER) as call:
+        with Calling(HANDLER) as call:
             call.began = self.now
             await entered(function)
         return call
