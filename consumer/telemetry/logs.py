@@ -7,8 +7,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from contextvars import ContextVar, Token
-from types import TracebackType
+from contextvars import ContextVar
 from typing import Any, Literal, TextIO, cast
 
 import orjson
@@ -36,20 +35,19 @@ Fields = Callable[[], Mapping[str, Any]]
 _told: ContextVar[Fields | None] = ContextVar("told_of_each_line", default=None)
 
 
-class Telling:
-    """Inside, each line of this task has these fields, and not those of a `Telling` around it. They are made for a line
-    that is written: thousands of events a second go by without one."""
+class LineFields:
+    """Inside, each line of this task has these fields, and not those of one around it. They are made for a line that is
+    written: thousands of events a second go by without one. What a handler's author binds and leaves behind does not
+    hide them."""
 
     def __init__(self, fields: Fields) -> None:
         self._fields = fields
-        self._token: Token[Fields | None] | None = None
 
     def __enter__(self) -> None:
         self._token = _told.set(self._fields)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._token is not None:
-            _told.reset(self._token)
+    def __exit__(self, *_: object) -> None:
+        _told.reset(self._token)
 
 
 class LogStream:
@@ -91,8 +89,8 @@ def configure_logging(
     """Send all logging of this process to `stream` (stderr). Called once by the CLI; may be called again.
 
     `level`: debug, info, warning or error. `format`: `json` is one object per line, `console` is for eyes, `auto`
-    takes `console` on a terminal. Context is bound with `Telling` or `structlog.contextvars`. `one_shot`: the process
-    is a command that does one thing and ends; what libraries say about its failure is written with level debug only.
+    takes `console` on a terminal. Context is bound with `LineFields` or `structlog.contextvars`. `one_shot`: the
+    process is a command that does one thing and ends; what libraries say of its failure is written at debug only.
     `who`: fields of every line that has no word of its own for them (role, pid, version).
     """
     global _lines
@@ -101,8 +99,8 @@ def configure_logging(
     console = format == "console" or (format == "auto" and target.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     before: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
         _as_told,
+        structlog.contextvars.merge_contextvars,
         _of_one,
         _signed(who or {}),
         structlog.stdlib.add_log_level,
@@ -234,7 +232,7 @@ def _as_a_field(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> M
 
 
 def _as_told(_: WrappedLogger, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """The processor that adds what `Telling` says, where the line has no word of its own for it."""
+    """The processor that adds what `LineFields` says, where the line has no word of its own for it."""
     fields = _told.get()
     return event if fields is None else {**fields(), **event}
 

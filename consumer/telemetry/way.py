@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 
 from consumer.events import Delivery, Event
-from consumer.telemetry.logs import Telling
+from consumer.telemetry.logs import LineFields
 from consumer.telemetry.traces import parsed
 
 _log = structlog.get_logger("way")
@@ -41,19 +41,19 @@ def onwards(cause: Event) -> str:
 
 def on_the_way_of(event: Event) -> AbstractContextManager[None]:
     """Inside, every line of this task says which event is being processed."""
-    return Telling(lambda: {"trace_id": trace_id(event), "event_id": event.id})
+    return LineFields(lambda: {"trace_id": trace_id(event), "event_id": event.id})
 
 
 def on_the_way_of_trace(traceparent: str | None) -> AbstractContextManager[None]:
     """The same of what is done for an event that is not at hand, but its trace is; None: for none."""
     ids = parsed(traceparent)
-    return nullcontext() if ids is None else Telling(lambda: {"trace_id": f"{ids[0]:032x}"})
+    return nullcontext() if ids is None else LineFields(lambda: {"trace_id": f"{ids[0]:032x}"})
 
 
 def on_the_way_of_all(events: Sequence[Event]) -> AbstractContextManager[None]:
     """The same of events that are processed together: a line that is not about one of them names them all."""
-    named = events[:TOGETHER_MAX]
-    return Telling(lambda: {"trace_ids": [trace_id(event) for event in named], "of_events": len(events)})
+    named, count = events[:TOGETHER_MAX], len(events)
+    return LineFields(lambda: {"trace_ids": [trace_id(event) for event in named], "of_events": count})
 
 
 def is_told() -> bool:

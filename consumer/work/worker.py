@@ -227,6 +227,7 @@ class Worker:
         if self._assigned_anew:
             records, _ = await self._that_follow(subscription, records, frozenset(), stop)
         if not records:
+            await self._committed()
             if not self._uncommitted:
                 self._blind = None
             return
@@ -243,9 +244,12 @@ class Worker:
             await self._committed()
 
     async def _commit(self, subscription: Subscription, stored: Sequence[Record]) -> None:
+        kept_from = self._blind
         try:
             await subscription.commit(next_offsets(stored))
-            self._blind, self._uncommitted = None, False
+            self._uncommitted = False
+            if self._blind is kept_from:  # nothing else has come up meanwhile
+                self._blind = None
             self._unsaved.over()
         except BrokerError as error:
             self._unsaved.lasts(error)
@@ -253,9 +257,9 @@ class Worker:
 
     async def _committed(self) -> None:
         """Until no commit is under way."""
-        if self._committing is not None:
-            await asyncio.wait({self._committing})
-            self._committing.result()
+        if (committing := self._committing) is not None:
+            await asyncio.wait({committing})
+            committing.result()
 
     async def _that_follow(
         self, subscription: Subscription, records: Sequence[Record], behind: frozenset[Partition], stop: asyncio.Event
@@ -263,6 +267,7 @@ class Worker:
         """Ledger and group are compared, for as long as it takes: which of the records in hand are the next ones, and
         in which of the partitions `behind` nothing lies between them and the ledger any more."""
         uncompared = Condition("ledger_and_log_not_compared")
+        await self._next.settled()
         while not stop.is_set():
             self._assigned_anew = False
             try:

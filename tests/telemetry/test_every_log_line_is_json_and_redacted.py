@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from consumer.telemetry.logs import REMEMBERED_MAX, REPEAT_EVERY_S, Seldom, configure_logging
+from consumer.telemetry.logs import REMEMBERED_MAX, REPEAT_EVERY_S, LineFields, Seldom, configure_logging
 
 
 @pytest.fixture
@@ -46,6 +46,29 @@ def test_a_line_is_json_with_level_time_and_context(stream: io.StringIO) -> None
     assert line["event"] == "accepted"
     assert (line["event_id"], line["application"], line["level"]) == ("evt_1", "shop", "info")
     assert str(line["at"]).endswith("Z")
+
+
+def test_what_an_author_binds_and_leaves_behind_hides_no_events_own_fields(stream: io.StringIO) -> None:
+    configure_logging("info", "json", stream)
+    structlog.contextvars.bind_contextvars(event_id="evt_1", shop="north")
+    made: list[str] = []
+
+    def fields() -> dict[str, str]:
+        made.append("evt_2")
+        return {"event_id": "evt_2", "trace_id": "t2"}
+
+    with LineFields(fields):
+        structlog.get_logger("x").debug("unseen")
+        assert made == [], "nothing is made for a line that nobody writes"
+        structlog.get_logger("x").info("handled")
+        structlog.get_logger("x").info("of_another", event_id="evt_3")
+        logging.getLogger("library").warning("said")
+    structlog.get_logger("x").info("later")
+    handled, other, library, later = lines(stream)
+    assert [(one["event_id"], one["trace_id"], one["shop"]) for one in (handled, library)] == [
+        ("evt_2", "t2", "north")
+    ] * 2
+    assert (other["event_id"], "trace_id" in later) == ("evt_3", False)
 
 
 def test_secrets_are_masked_in_fields_messages_and_exceptions(stream: io.StringIO) -> None:

@@ -91,8 +91,7 @@ async def load(session: AsyncSession, keys: Iterable[EventKey]) -> Mapping[Event
     found: dict[EventKey, Event] = {}
     for these in _these(keys):
         for row in await session.execute(select(*_WHOLE).where(these)):
-            values = dict(zip(_NAMES, row, strict=True))
-            event: Event = Event(**{**values, "trust": _TRUSTS[values["trust"]], "source": _SOURCES[values["source"]]})
+            event = _event(dict(zip(_NAMES, row, strict=True)))
             found[event.application, event.id] = event
     return found
 
@@ -103,23 +102,11 @@ def _these(keys: Iterable[EventKey]) -> Iterator[ColumnElement[bool]]:
 
 def to_event(row: EventRow | Row[Any]) -> Event:
     """The event in a row, as the handlers see it."""
-    return Event(
-        application=row.application,
-        id=row.id,
-        type=row.type,
-        key=row.key,
-        trust=Trust(row.trust),
-        source=Source(row.source),
-        raw=row.raw,
-        received_at=row.received_at,
-        delivery_id=row.delivery_id,
-        object_id=row.object_id,
-        order_id=row.order_id,
-        subscription_id=row.subscription_id,
-        customer=row.customer,
-        occurred_at=row.occurred_at,
-        traceparent=row.traceparent,
-    )
+    return _event({name: getattr(row, name) for name in _NAMES})
+
+
+def _event(values: dict[str, Any]) -> Event:
+    return Event(**values | {"trust": _TRUSTS[values["trust"]], "source": _SOURCES[values["source"]]})
 
 
 async def told(session: AsyncSession, application: str, keys: Sequence[str]) -> Mapping[str, Mapping[str, datetime]]:

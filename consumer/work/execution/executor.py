@@ -56,9 +56,8 @@ class Executor:
             return await _guarded(handler, handler.function, event, make(loop))
 
         call = self.pool.begin(handler, attempt)
-        limit = asyncio.get_running_loop().call_later(handler.timeout_s, call.pass_limit)
         try:
-            if (outcome := await call.future) is not None:
+            if (outcome := await _within(handler.timeout_s, call)) is not None:
                 return outcome
             call.cancel()
             ended, _ = await asyncio.wait({call.future}, timeout=CANCEL_GRACE_S)
@@ -66,7 +65,6 @@ class Executor:
             call.cancel()
             raise
         finally:
-            limit.cancel()
             self.pool.forget(call)
         if not ended and call.is_running:
             self._abandon(call)
@@ -109,6 +107,21 @@ class Executor:
         _log.error("handler_ignores_cancellation", handler=call.handler.name, abandoned=count)
         if count <= ABANDONED_MAX:
             self._abandoned.append(call)
+
+
+async def _within(limit_s: float, call: LoopCall) -> Outcome | None:
+    """What came of it, or None when its time is over. Whoever blocks the worker's loop meanwhile takes none of it: the
+    time counts from when the handler's loop was told, and what ended in the round in which it is over has ended."""
+    await asyncio.sleep(0)
+    limit = asyncio.get_running_loop().call_later(limit_s, call.pass_limit)
+    try:
+        outcome = await call.future
+    finally:
+        limit.cancel()
+    if outcome is None:
+        await asyncio.sleep(0)
+        outcome = call.future.result() if call.future.done() else None
+    return outcome
 
 
 async def _in_time(

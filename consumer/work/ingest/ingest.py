@@ -157,8 +157,8 @@ class Ingest:
             self._ahead |= {id(record): (record, understood(record, self._locators)) for record in some}
 
     def _understood(self, record: Record) -> Incoming | Refused:
-        known, said = self._ahead.pop(id(record), (None, None))
-        return said if known is record and said is not None else understood(record, self._locators)
+        _, said = self._ahead.pop(id(record), (record, None))  # who is kept there keeps its id
+        return said or understood(record, self._locators)
 
     async def _take_apart(self, arrived: Sequence[Incoming], refused: Sequence[Refused], stretch: Stretch) -> Taken:
         try:

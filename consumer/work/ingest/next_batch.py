@@ -36,6 +36,11 @@ class NextBatch:
         if len(behind) >= self._size:
             self._ahead = asyncio.create_task(self._read(subscription, timeout_s), name="work:next-batch")
 
+    async def settled(self) -> None:
+        """Until nothing is being read: ledger and log are not compared meanwhile."""
+        if self._ahead is not None:
+            await asyncio.wait({self._ahead})
+
     def drop(self, partitions: Collection[Partition]) -> None:
         """What was read of these is read again: by another member that has them now, or here, from further back."""
         self._elsewhere.update(partitions)

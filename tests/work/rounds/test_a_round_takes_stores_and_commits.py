@@ -425,6 +425,19 @@ async def test_a_commit_that_fails_while_the_next_is_stored_is_told(bench: Bench
     assert bench.told() is None
 
 
+# case: O2
+async def test_a_commit_hides_nothing_that_has_come_up_since_it_began(bench: Bench) -> None:
+    slow = Slow(bench)
+    await (await slow.round(batch(0), BrokerUnavailable()))  # type: ignore[arg-type]  # raised where the next is asked for
+    await (await slow.round())
+    assert bench.told() == "broker_unavailable"
+    slow.ends[0].set_result(None)
+    await asyncio.sleep(0.01)
+    assert bench.told() == "broker_unavailable"
+    await (await slow.round([]))
+    assert bench.told() is None
+
+
 # --- housekeeping -----------------------------------------------------------------------------------------------
 
 

@@ -112,6 +112,19 @@ async def test_what_keeps_it_from_reading_is_raised_where_the_batch_is_asked_for
     assert await reader.poll() == SECOND
 
 
+async def test_ledger_and_log_are_compared_when_nothing_is_being_read() -> None:
+    reader = Reader()
+    await reader.next.settled()
+    await reader.read_ahead(FIRST)
+    waiting = asyncio.create_task(reader.next.settled())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    reader.log.answers.put_nowait(SECOND)
+    await waiting
+    reader.next.drop({ONE})
+    assert await reader.poll() == [SECOND[0]]
+
+
 async def test_at_the_end_nothing_is_read_any_more() -> None:
     reader = Reader()
     await reader.read_ahead(FIRST)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from consumer.plugin import Context, Event, Handler
@@ -247,3 +249,34 @@ async def test_when_the_worker_stops_waiting_the_handler_is_stopped_too() -> Non
         assert executor.pool._calls == set()
     finally:
         await executor.pool.close()
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("begins", ["afterwards", "before"])
+def test_who_blocks_the_workers_loop_takes_none_of_an_effects_time(
+    loop: Callable[[], asyncio.AbstractEventLoop], begins: str
+) -> None:
+    # case: H4
+    began = threading.Event()
+
+    async def ship(event: Event, ctx: Context) -> None:
+        began.set()
+        await asyncio.sleep(0.01)
+
+    async def play() -> Outcome:
+        executor = Executor()
+        try:
+            await executor.effect(
+                handler_of(ship), order_paid(0), lambda _: NO_CONTEXT
+            )  # its loop is there from now on
+            began.clear()
+            task = asyncio.create_task(executor.effect(handler_of(ship, 0.2), order_paid(1), lambda _: NO_CONTEXT))
+            if begins == "before":
+                await eventually(began.is_set, every_s=0.001)
+            asyncio.get_running_loop().call_soon(time.sleep, 0.5)
+            return await task
+        finally:
+            await executor.pool.close()
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert runner.run(play()) == Succeeded()
