@@ -56,6 +56,8 @@ class EmbeddedSubscription:
         self._member = ""
         self._owned: dict[int, Partition] = {}
         self._cursors: dict[int, _Cursor] = {}
+        self._unsure: frozenset[int] = frozenset()
+        """Of which it is not known whether the group was set back: this member reads on from where it was."""
         self._first = 0
         self._records_wake = asyncio.Event()
         self._change_wake = asyncio.Event()
@@ -173,7 +175,10 @@ class EmbeddedSubscription:
         if not mine:
             return frozenset()
         step = partial(claims.rewind, group=self._group, member=self._member, offsets=mine)
-        back = [number for number in await self._file.write(step, timeout_s) if number in self._cursors]
+        unsure, self._unsure = self._unsure, self._unsure | mine.keys()
+        moved = await self._file.write(step, timeout_s)
+        self._unsure = frozenset()
+        back = [number for number in mine if number in self._cursors and (number in moved or number in unsure)]
         for number in back:
             self._cursors[number] = _Cursor(number, self._owned[number], mine[number])
         self._records_wake.set()
@@ -277,6 +282,7 @@ class EmbeddedSubscription:
         if not taken:
             return
         self._owned.update({item.partition_id: item.partition for item in taken})
+        self._unsure -= {item.partition_id for item in taken}
         await self._membership.assigned([item.partition for item in taken])
         for item in taken:
             self._cursors[item.partition_id] = _Cursor(item.partition_id, item.partition, item.next_offset)

@@ -53,6 +53,8 @@ class KafkaSubscription:
         self._listener: Listener | None = None
         self._owned: frozenset[Partition] = frozenset()
         self._told: frozenset[Partition] = frozenset()
+        self._unsure: frozenset[Partition] = frozenset()
+        """Of which it is not known whether the group was set back: this member reads on from where it was."""
         self._reading = False
         self._epoch = 0
         self._clock = clock
@@ -224,9 +226,11 @@ class KafkaSubscription:
         """See the Protocol."""
         consumer, owned = self._consumer, self._owned
         stands = await self.stands(timeout_s)
-        back = {one: offset for one, offset in offsets.items() if one in stands and offset < stands[one]}
+        unsure = self._unsure
+        back = {one: at for one, at in offsets.items() if one in stands and (at < stands[one] or one in unsure)}
         if consumer is None or not back:
             return frozenset()
+        self._unsure = frozenset(back)
         try:
             async with asyncio.timeout(timeout_s):
                 if self._pulling is not None:
@@ -240,6 +244,7 @@ class KafkaSubscription:
             raise broker_error(error, "the group was not set back", group=self._group) from error
         if owned is not self._owned:
             return frozenset()
+        self._unsure = frozenset()
         for partition, offset in back.items():
             consumer.seek(_spot(partition), offset)
             self._progress.rewound(partition, offset)
@@ -289,7 +294,7 @@ class KafkaSubscription:
         self._reading = False
         if told:
             await self._membership.revoked(told)
-        self._owned = frozenset()
+        self._owned = self._unsure = frozenset()
         self._progress.forget()
 
     async def _gain(self, assigned: Iterable[TopicPartition]) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from consumer.broker import Broker, Partition, Record
 from consumer.broker.base import next_offsets
+from consumer.broker.embedded import claims
+from consumer.broker.kafka.member import KafkaSubscription
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerUnavailable
 from tests.contract.broker.conftest import Log, message, read, read_all, values
@@ -266,3 +269,38 @@ async def test_what_was_handed_out_behind_the_place_comes_again_in_order(log: Lo
     assert len(found) + len(await read(member, 10)) == 20, "handed out, and not committed"
     assert await member.rewind({partition: 2}) == {partition}
     assert values(await read(member, 18)) == [str(number) for number in range(2, 20)]
+
+
+def _unheard_once(member: Any) -> None:
+    """The next time the group is set back, it is, and the answer is lost."""
+    on_kafka = isinstance(member, KafkaSubscription)
+    holder, name = (member._consumer, "commit") if on_kafka else (member._file, "write")
+    real = getattr(holder, name)
+
+    async def done(*given: Any) -> Any:
+        found = await real(*given)
+        if on_kafka or given[0].func is claims.rewind:  # and not a heartbeat
+            setattr(holder, name, real)
+            raise TimeoutError if on_kafka else BrokerUnavailable("no answer")
+        return found
+
+    setattr(holder, name, done)
+
+
+# case: O7
+async def test_a_member_that_does_not_know_whether_the_group_went_back_goes_back_with_it(
+    log: Log, broker: Broker
+) -> None:
+    topic, group = await log.topic(broker, partitions=1), log.group()
+    await broker.publish_many(topic, [message(str(number)) for number in range(10)])
+    member = broker.subscribe([topic], group)
+    await member.start()
+    (partition,) = next_offsets(await read(member, 10))
+    await member.commit({partition: 10})
+    _unheard_once(member)
+    with pytest.raises(BrokerUnavailable):
+        await member.rewind({partition: 2})
+    assert await member.stands() == {partition: 2}, "the group went back, and the member was not told"
+    assert await member.rewind({partition: 2}) == {partition}
+    assert values(await read(member, 8)) == [str(number) for number in range(2, 10)]
+    assert await member.rewind({partition: 2}) == frozenset(), "once"
