@@ -101,9 +101,7 @@ async def worked_off(
     if job.read:
         events += [order_observed(number) for number in numbers]
     async with prepared(folder, url, events, registered=registered, kafka=kafka) as place:
-        config = WorkerConfig(
-            topic=place.topic, group=place.topic, drain_s=5, batch=int(__import__("os").environ.get("BATCH", "200"))
-        )
+        config = WorkerConfig(topic=place.topic, group=place.topic, drain_s=5)
         contexts, database = Contexts(SystemClock()), place.database
         shop = Workshop(database, place.broker, [], registry=job.registry, contexts=contexts, config=config)
         handlers = [handler.name for handler in job.registry.handlers]
