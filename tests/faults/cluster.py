@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
+from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from aiokafka.structs import TopicPartition
 
 from tests.support.kafka import KafkaServer, kafka_server
+from tests.support.ports import eventually
 from tests.support.proxy import TcpProxy
 
 USER = "consumer"
@@ -40,12 +41,15 @@ class Cluster:
         }
 
     async def deny(self, kind: int, name: str, operation: str) -> None:
-        """Forbid our user this."""
-        await self._ask(CreateAclsRequest(*_grant(kind, name, operation, DENY)))
+        """Forbid our user this; returns when it is in force."""
+        await self._grant(kind, name, operation, DENY)
 
     async def allow(self, kind: int, name: str, operation: str) -> None:
-        """Forbid it no more."""
-        await self._ask(DeleteAclsRequest(*_grant(kind, name, operation, DENY)))
+        """Forbid it no more; returns when that is in force."""
+        grant = _grant(kind, name, operation, DENY)
+        async with self._admin() as admin:
+            await admin._send_request(DeleteAclsRequest(*grant))
+            await eventually(lambda: _stands(admin, grant, False), what=f"{name} is not denied any more")
 
     async def change_password(self, password: str) -> None:
         """Our user's, at the broker; who is connected stays so until the broker's next start."""
@@ -80,11 +84,13 @@ class Cluster:
     async def grant_all(self) -> None:
         """Our user may use every topic and group, and the cluster."""
         for kind, name in ((TOPIC, "*"), (GROUP, "*"), (CLUSTER, "kafka-cluster")):
-            await self._ask(CreateAclsRequest(*_grant(kind, name, "ALL", ALLOW)))
+            await self._grant(kind, name, "ALL", ALLOW)
 
-    async def _ask(self, request: Any) -> None:
+    async def _grant(self, kind: int, name: str, operation: str, permission: int) -> None:
+        grant = _grant(kind, name, operation, permission)
         async with self._admin() as admin:
-            await admin._send_request(request)  # aiokafka has no face for grants
+            await admin._send_request(CreateAclsRequest(*grant))  # aiokafka has no face for grants
+            await eventually(lambda: _stands(admin, grant, True), what=f"the grant for {name}")
 
     @asynccontextmanager
     async def _admin(self) -> AsyncIterator[Any]:
@@ -98,6 +104,13 @@ class Cluster:
 
 def _grant(kind: int, name: str, operation: str, permission: int) -> tuple[Any, ...]:
     return kind, name, LITERAL, f"User:{USER}", "*", OPERATIONS[operation], permission
+
+
+async def _stands(admin: Any, grant: tuple[Any, ...], expected: bool) -> bool:
+    """Whether the broker knows of it as expected: it hears of a change some time after the controller took it."""
+    told = await admin._send_request(DescribeAclsRequest(*grant))
+    assert told.error_code == 0, told
+    return bool(told.resources) is expected
 
 
 @asynccontextmanager
