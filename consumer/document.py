@@ -60,7 +60,7 @@ def parse(raw: bytes, *, tolerant: bool = False) -> Any:
     except orjson.JSONDecodeError:
         _check_few(text, odd_max)
         return _storable_value(_slowly(text, tolerant=tolerant))
-    if max(accumulate(memoryview(steps).cast("b")), default=0) > DEPTH_MAX:
+    if steps and max(accumulate(memoryview(steps).cast("b"))) > DEPTH_MAX:
         _check_few(text, odd_max)
         return _storable_value(document)
     return document

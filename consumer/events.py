@@ -157,9 +157,11 @@ def _at(value: Any, parts: Sequence[str]) -> Any:
 def _first_text(document: Any, paths: Paths, fits: re.Pattern[str] | None, max_chars: int) -> str | None:
     for parts in paths:
         value = _at(document, parts)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if not isinstance(value, str):
+            if not isinstance(value, int) or isinstance(value, bool):
+                continue
             value = str(value)
-        if isinstance(value, str) and 0 < len(value) <= max_chars and (fits is None or fits.match(value)):
+        if 0 < len(value) <= max_chars and (fits is None or fits.match(value)):
             return value
     return None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from time import perf_counter
+from typing import Any
 
 from consumer.broker import (
     AssignmentListener,
@@ -19,6 +19,7 @@ from consumer.broker import (
 from consumer.errors import BrokerError, TopicForbidden, TopicUnknown, again
 from consumer.telemetry.metrics import Metrics
 
+Publishing = Coroutine[Any, Any, None]
 PASSING_S = 60.0
 """What is refused no longer than this may have been the election of a leader: it says nothing once it is so old."""
 REFUSAL_COUNTS_S = 600.0
@@ -41,7 +42,7 @@ class MeasuredBroker:
         self._refused: BrokerError | None = None
         self._refused_since = self._refused_at = 0.0
         self._now = seconds
-        self._seconds = functools.cache(metrics.publish_seconds.labels)  # by topic: a look-up costs more than counting
+        self._seconds = metrics.publish_seconds
 
     async def start(self) -> None:
         """See Broker. Why it could not is what `check` tells until it can."""
@@ -76,13 +77,13 @@ class MeasuredBroker:
             self._refuse(error)
             raise
 
-    async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
+    def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> Publishing:
         """See Broker."""
-        await self._measured(topic, 1, self._broker.publish(topic, message, timeout_s))
+        return self._measured(topic, 1, self._broker.publish(topic, message, timeout_s))
 
-    async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
+    def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> Publishing:
         """See Broker."""
-        await self._measured(topic, len(messages), self._broker.publish_many(topic, messages, timeout_s))
+        return self._measured(topic, len(messages), self._broker.publish_many(topic, messages, timeout_s))
 
     def subscribe(
         self,
@@ -139,7 +140,7 @@ class MeasuredBroker:
             raise
         self._refused = None
         self._published.inc((topic, "published"), records)
-        self._seconds(topic).observe(self._now() - began)
+        self._seconds.observe(self._now() - began, (topic,))
 
     def _refuse(self, error: BrokerError) -> None:
         self._refused_at = self._now()

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from consumer.broker.groups import GroupReport
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
+class Message(NamedTuple):
     """What is published: the key decides the partition, the value is kept byte for byte."""
 
     key: bytes
     value: bytes
-    headers: Mapping[str, bytes] = field(default_factory=dict)
+    headers: Mapping[str, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, order=True)

@@ -85,19 +85,19 @@ class Admission:
     def _has_place(self) -> bool:
         return self._worked_on < self._max_requests
 
-    @contextmanager
-    def place(self, size: int) -> Iterator[None]:
-        """Room for a body that is here, while it is worked on. Raises Refused when there is none."""
+    def enter(self, size: int) -> None:
+        """Room for a body that is here, while it is worked on, until it leaves. Raises Refused when there is none."""
         if not self._has_place:
             raise Refused(BUSY, "too many requests in flight")
-        self._make_room(size, None)
+        if self.held_bytes + size > self._max_bytes:
+            self._make_room(size, None)
         self._worked_on += 1
         self.held_bytes += size
-        try:
-            yield
-        finally:
-            self._worked_on -= 1
-            self.held_bytes -= size
+
+    def leave(self, size: int) -> None:
+        """One that had entered is answered."""
+        self._worked_on -= 1
+        self.held_bytes -= size
 
     @contextmanager
     def arriving_body(self, remote: str, timeout_s: float, min_bytes_per_s: int) -> Iterator[ArrivingBody]:

@@ -20,14 +20,14 @@ class Answer:
         self.status: Final = status
         self.outcome: Final = outcome
         head = {"Content-Type": "application/json", "Cache-Control": "no-store", **(headers or {})}
-        self._keeping = PreparedResponse(status, head, body, keep_alive=True)
-        self._closing = PreparedResponse(status, head, body, keep_alive=False)
+        self.keeping = PreparedResponse(status, head, body, keep_alive=True)
+        self.closing = PreparedResponse(status, head, body, keep_alive=False)
 
     def response(self, request: web.BaseRequest, *, close: bool = False) -> web.StreamResponse:
         """The response to this request; `close` ends the connection after it."""
         if close or not request.keep_alive or request.version < HttpVersion11:
-            return self._closing
-        return self._keeping
+            return self.closing
+        return self.keeping
 
     def __repr__(self) -> str:
         return f"Answer({self.status}, {self.outcome!r})"

@@ -39,9 +39,8 @@ class Key:
 
     def digest(self, content: bytes) -> bytes:
         """The HMAC of `content`."""
-        inner = self._inner.copy()
+        inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(content)
-        outer = self._outer.copy()
         outer.update(inner.digest())
         digest: bytes = outer.digest()
         return digest
@@ -85,7 +84,7 @@ class StandardWebhooks:
         signed_at = _checked_time(timestamp, now_s, self._tolerance_s)
         content = b"%b.%d.%b" % (message_id.encode("utf-8", "surrogateescape"), math.floor(signed_at), body)
         given = [_from_base64(item[3:]) for item in signatures.split(" ", ITEMS_MAX)[:ITEMS_MAX] if item[:3] == "v1,"]
-        if not _any_match([key.digest(content) for key in self._keys], given):
+        if not _any_match(self._keys, content, given):
             raise BadSignature("no signature matches")
 
 
@@ -131,7 +130,7 @@ class HmacLayout:
             _checked_time(timestamp, now_s, self.tolerance_s)
         content = b"".join(self._filled(part, body, headers, timestamp) for part in self._parts)
         given = [self._decode(item[len(self.prefix) :]) for item in items if item.startswith(self.prefix)]
-        if not _any_match([key.digest(content) for key in self._keys], given):
+        if not _any_match(self._keys, content, given):
             raise BadSignature("no signature matches")
 
     def _timestamp(self, items: list[str], headers: Mapping[str, str]) -> str | None:
@@ -176,12 +175,13 @@ def _checked_time(text: str, now_s: float, tolerance_s: float) -> float:
     return signed_at
 
 
-def _any_match(expected: list[bytes], given: list[bytes]) -> bool:
-    """Whether one of the given is one of the expected; always compares each with each, in constant time."""
+def _any_match(keys: Sequence[Key], content: bytes, given: Sequence[bytes]) -> bool:
+    """Whether one of the keys signed it so; always compares each with each, in constant time."""
     found = False
-    for one in expected:
-        for other in given:
-            found |= hmac.compare_digest(one, other)
+    for key in keys:
+        expected = key.digest(content)
+        for one in given:
+            found |= hmac.compare_digest(expected, one)
     return found
 
 

@@ -39,9 +39,14 @@ def whole_body(request: web.BaseRequest, max_bytes: int) -> bytes | None:
         body = content.read_nowait()
     except BROKEN as error:
         raise Refused(BROKEN_BODY, "the body broke off") from error
+    check_size(body, max_bytes)
+    return body
+
+
+def check_size(body: bytes, max_bytes: int) -> None:
+    """Raises Refused when the body is too large."""
     if len(body) > max_bytes:
         raise Refused(TOO_LARGE, "the body is over the limit")
-    return body
 
 
 async def streamed_body(

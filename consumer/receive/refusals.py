@@ -35,7 +35,10 @@ class Refusals:
 
     def verified(self, application: str) -> None:
         """One was true: those refused before it tell nothing."""
-        self._tallies[application] = _Tally(verified=self._monotonic())
+        tally = self._tallies.get(application)
+        if tally is None or tally.refused:
+            tally = self._tallies[application] = _Tally()
+        tally.verified = self._monotonic()
 
     def told(self) -> str | None:
         """As JSON: application to `refused`, `signed`, and how many seconds ago the last was refused and verified."""

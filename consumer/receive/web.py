@@ -7,9 +7,9 @@ to serve one kind of request, and this process does nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
@@ -17,7 +17,8 @@ from time import perf_counter
 from typing import Any
 
 import structlog
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.http import RawRequestMessage
 
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock
@@ -27,14 +28,15 @@ from consumer.receive import answers
 from consumer.receive.admission import Admission
 from consumer.receive.answers import Answer, Refused
 from consumer.receive.authenticity import UNSIGNED
-from consumer.receive.body import AT_ONCE_BYTES, check_declared, streamed_body, unpacked, whole_body
+from consumer.receive.body import AT_ONCE_BYTES, check_declared, check_size, streamed_body, unpacked, whole_body
+from consumer.receive.connection import WebhookServer, Whole
 from consumer.receive.decide import Endpoint, decide
 from consumer.receive.refusals import Refusals
 from consumer.receive.unproved import StoredLately, Unproved, size_of
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
-from consumer.telemetry.port import Server
+from consumer.telemetry.port import PreparedResponse
 from consumer.telemetry.traces import Tracing
 from consumer.wire import squeezed
 
@@ -140,16 +142,37 @@ class Receiver:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request (contract, HTTP). Never raises, but for cancellation."""
-        started = perf_counter()
-        _TRACE.set("")  # a connection's requests are handled by one task
         endpoint = self._paths.get(request.raw_path) or self._paths.get(request.path)
         application = endpoint.application if endpoint is not None else UNKNOWN
+        answer = await self._ended(application, self._answered(request, endpoint))
+        return answer.response(request, close=self._closing or answer is answers.BROKEN_BODY)
+
+    def takes(self, message: RawRequestMessage) -> Whole | None:
+        """Who answers this request if it came whole: a plain webhook, nothing else."""
+        endpoint = self._paths.get(message.path)
+        if endpoint is None or message.method != "POST" or self._stopped or hdrs.CONTENT_ENCODING in message.headers:
+            return None
+        return partial(self._handle_whole, endpoint)
+
+    async def _handle_whole(self, endpoint: Endpoint, headers: Mapping[str, str], body: bytes) -> PreparedResponse:
+        answer = await self._ended(endpoint.application, self._taken(endpoint, headers, body))
+        return answer.closing if self._closing else answer.keeping
+
+    async def _ended(self, application: str, answering: Awaitable[Answer]) -> Answer:
+        """The answer, counted and timed. Never raises, but for cancellation."""
+        started = perf_counter()
+        _TRACE.set("")  # a connection's requests are handled by one task
+        self._in_flight += 1
         try:
-            answer = await self._answered(request, endpoint)
+            answer = await answering
         except Exception as error:  # noqa: BLE001 - the process must outlive any request; `_refusal` logs it
             answer = self._refusal(error, application)
+        finally:
+            self._in_flight -= 1
+            if self._stopped and self._in_flight == 0:
+                self._idle.set()
         self._figures.count(application, answer, perf_counter() - started)
-        return answer.response(request, close=self._closing or answer is answers.BROKEN_BODY)
+        return answer
 
     def refuse(self, request: web.BaseRequest, status: int, error: BaseException | None) -> web.StreamResponse:
         """The answer to bytes that are no HTTP request: always the same 400, and the connection ends (case I10).
@@ -169,17 +192,7 @@ class Receiver:
         if self._stopped:
             return answers.STOPPING
         check_declared(request, self.limits.max_body_bytes)
-        self._in_flight += 1
-        try:
-            body = await self._body(request)
-            if not body:
-                return answers.EMPTY
-            with self._admission.place(len(body)):
-                return await self._taken(request.headers, endpoint, body)
-        finally:
-            self._in_flight -= 1
-            if self._stopped and self._in_flight == 0:
-                self._idle.set()
+        return await self._taken(endpoint, request.headers, await self._body(request))
 
     async def _body(self, request: web.BaseRequest) -> bytes:
         limits = self.limits
@@ -192,8 +205,12 @@ class Receiver:
             body = await streamed_body(request, limits.max_body_bytes, self._admission, arriving)
             return await unpacked(request, body, limits.max_body_bytes)
 
-    async def _taken(self, headers: Mapping[str, str], endpoint: Endpoint, body: bytes) -> Answer:
+    async def _taken(self, endpoint: Endpoint, headers: Mapping[str, str], body: bytes) -> Answer:
         """Decide what becomes of the body and wait until the broker has it for good (cases I1, I2)."""
+        if not body:
+            return answers.EMPTY
+        check_size(body, self.limits.max_body_bytes)
+        self._admission.enter(len(body))
         received_at = self._shared.now()
         root = self._tracing.root("receive", headers.get("traceparent"))
         _TRACE.set(root.traceparent)
@@ -214,6 +231,7 @@ class Receiver:
             outcome = answer.outcome
         finally:
             root.end(outcome)
+            self._admission.leave(len(body))
         if endpoint.signature is not None:
             self.refusals.verified(endpoint.application)
         if problem is not None:
@@ -260,7 +278,7 @@ async def _packed(message: Message) -> Message:
         value, more = await asyncio.to_thread(squeezed, message.value)
     else:
         value, more = squeezed(message.value)
-    return replace(message, value=value, headers={**message.headers, **more}) if more else message
+    return message._replace(value=value, headers={**message.headers, **more}) if more else message
 
 
 def _tell_stored(application: str, topic: str, message: Message) -> None:
@@ -336,7 +354,8 @@ def receive_runner(receiver: Receiver, *, shutdown_timeout_s: float = 20.0) -> w
     Bodies reach the receiver as sent: it undoes content codings itself, within its own bounds. A connection's first
     head may take as long as a body.
     """
-    server = Server(
+    server = WebhookServer(
+        receiver.takes,
         receiver.handle,
         receiver.refuse,
         head_timeout_s=receiver.limits.body_timeout_s,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -77,29 +78,43 @@ class PlainGauge(Collector):
 
 
 class PlainHistogram(Collector):
-    """A histogram without labels."""
+    """A histogram by label values; `observe` takes them in the order of `labels`. Without labels it has its samples
+    from the start."""
 
-    def __init__(self, name: str, meaning: str, bounds: tuple[float, ...], registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        name: str,
+        meaning: str,
+        bounds: tuple[float, ...],
+        registry: CollectorRegistry,
+        labels: tuple[str, ...] = (),
+    ) -> None:
         self.name = name
         self.meaning = meaning
-        self.label_names: tuple[str, ...] = ()
+        self.label_names = labels
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+        if not labels:
+            self._begin(())
         registry.register(self)
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+    def observe(self, value: float, values: tuple[str, ...] = ()) -> None:
+        """Count one value under these label values."""
+        if values not in self._sums:
+            self._begin(values)
+        self._counts[values][bisect_left(self._bounds, value)] += 1
+        self._sums[values] += value
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """The samples of now."""
-        running = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*self._bounds, float("inf")), list(self._counts), strict=True):
-            running += count
-            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), running))
-        family = HistogramMetricFamily(self.name, self.meaning)
-        family.add_metric([], buckets, sum_value=self._sum)
+        family = HistogramMetricFamily(self.name, self.meaning, labels=self.label_names)
+        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        for values, total in list(self._sums.items()):
+            buckets = list(zip(bounds, accumulate(self._counts[values]), strict=True))
+            family.add_metric(values, buckets, sum_value=total)
         yield family
+
+    def _begin(self, values: tuple[str, ...]) -> None:
+        self._counts[values] = [0] * (len(self._bounds) + 1)
+        self._sums[values] = 0.0

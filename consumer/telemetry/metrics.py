@@ -118,8 +118,8 @@ class Metrics:
             ("topic", "outcome"),
             self.registry,
         )
-        self.publish_seconds = self._histogram(
-            "broker_publish_seconds", "Time until the broker acknowledged", _FAST_S, "topic"
+        self.publish_seconds = PlainHistogram(
+            "consumer_broker_publish_seconds", "Time until the broker acknowledged", _FAST_S, self.registry, ("topic",)
         )
         self.lag_records = self._gauge("lag_records", "Records not yet committed by the group", "topic", "partition")
         self.lag_seconds = self._gauge(

@@ -44,16 +44,19 @@ class PreparedResponse(web.StreamResponse):
         return self._keeps
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
+        """Send it to who asked, as `send` does."""
+        self.send(request.transport, is_head=request.method == "HEAD")
+        return None
+
+    def send(self, transport: asyncio.Transport | None, *, is_head: bool = False) -> None:
         """Send it. Raises ConnectionResetError when the sender went away or does not read its answers."""
-        transport = request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the sender is gone")
         if transport.get_write_buffer_size() > UNREAD_MAX_BYTES:
             transport.abort()
             raise ConnectionResetError("the sender does not read its answers")
-        body = self._message_body if request.method != "HEAD" else b""
+        body = b"" if is_head else self._message_body
         transport.write(b"%b%b\r\n\r\n%b" % (self._start_of_message, _date(int(time())), body))
-        return None
 
     async def write_eof(self, data: bytes = b"") -> None:
         """Nothing is left to send."""

@@ -25,7 +25,7 @@ from tests.support.load import Sending, paid_orders
 REQUESTS = 6_000
 BARS = {64: 0.65, 256: 0.85}
 """Connections, and the share of the bare handler's rate that is asked for."""
-ROUNDS = 5
+ROUNDS = 25
 BARE = "a bare aiohttp handler that only reads the body"
 LEAST_WORDS = (sys.executable, "-m", "tests.bench.receive.least")
 LEAST = "that, and the least of HMAC, JSON and a produce"

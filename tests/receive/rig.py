@@ -115,6 +115,7 @@ class Rig:
     logs: io.StringIO
     http: aiohttp.ClientSession
     port: int
+    runner: web.ServerRunner
     groups: int = field(default=0)
 
     async def send(
@@ -203,19 +204,32 @@ def endpoints() -> list[Endpoint]:
     ]
 
 
+def receiving(broker: Broker, limits: Limits) -> tuple[Receiver, Metrics, DrivenClock]:
+    """A receiver of all applications."""
+    metrics, clock = Metrics(), DrivenClock(NOW)
+    receiver = Receiver(broker=broker, endpoints=endpoints(), clock=clock, metrics=metrics, limits=limits)
+    return receiver, metrics, clock
+
+
 @asynccontextmanager
 async def running(broker: Broker, logs: io.StringIO, limits: Limits | None = None) -> AsyncIterator[Rig]:
     """A receiver on a free port until the block ends."""
-    metrics, clock = Metrics(), DrivenClock(NOW)
-    receiver = Receiver(
-        broker=broker, endpoints=endpoints(), clock=clock, metrics=metrics, limits=limits or Limits(body_timeout_s=5)
-    )
+    receiver, metrics, clock = receiving(broker, limits or Limits(body_timeout_s=5))
     runner = receive_runner(receiver)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     async with aiohttp.ClientSession(auto_decompress=False) as http:
         port = int(runner.addresses[0][1])
-        yield Rig(receiver=receiver, broker=broker, metrics=metrics, clock=clock, logs=logs, http=http, port=port)
+        yield Rig(
+            receiver=receiver,
+            broker=broker,
+            metrics=metrics,
+            clock=clock,
+            logs=logs,
+            http=http,
+            port=port,
+            runner=runner,
+        )
     await runner.cleanup()
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import pytest
 
@@ -30,6 +30,16 @@ async def slow(rig: Rig, number: int, *, announced: int, sent: int) -> AsyncIter
     finally:
         for _, writer in pairs:
             writer.close()
+
+
+@contextmanager
+def entered(admission: Admission, size: int) -> Iterator[None]:
+    """A body that is here, while it is worked on."""
+    admission.enter(size)
+    try:
+        yield
+    finally:
+        admission.leave(size)
 
 
 async def test_announced_megabytes_refuse_nobody(recording: RecordingBroker, logs: io.StringIO) -> None:
@@ -137,20 +147,20 @@ async def test_what_can_give_way_fills_nothing() -> None:
     with admission.arriving_body("slow", 10, 0) as arrival:
         admission.grow(arrival, 100)
         assert not admission.is_full
-        with admission.place(99):
+        with entered(admission, 99):
             assert not admission.is_full, "what arrives gave way, and a byte is left"
-            with admission.place(1):
+            with entered(admission, 1):
                 assert admission.is_full
-                with pytest.raises(Refused), admission.place(1):
+                with pytest.raises(Refused), entered(admission, 1):
                     pass
 
 
 async def test_a_large_room_is_full_when_a_usual_webhook_finds_none() -> None:
     # case: I22, O8
     admission = Admission(max_requests=10, max_bytes=MIB)
-    with admission.place(MIB - USUAL_BYTES):
+    with entered(admission, MIB - USUAL_BYTES):
         assert not admission.is_full
-        with admission.place(1):
+        with entered(admission, 1):
             assert admission.is_full
 
 
@@ -164,7 +174,7 @@ async def test_the_address_that_holds_most_gives_way_first() -> None:
     ):
         for arrival, size in ((first, 40), (second, 30), (third, 20)):
             admission.grow(arrival, size)
-        with admission.place(50):
+        with entered(admission, 50):
             assert [one.gave_way for one in (first, second, third)] == [True, False, False]
             with pytest.raises(Refused):
                 admission.grow(second, 60)
@@ -183,7 +193,7 @@ async def test_of_many_addresses_the_oldest_body_gives_way_and_a_whole_webhook_w
         newest = held.enter_context(admission.arriving_body("service", 10, 0))
         admission.grow(newest, 100)
         assert [body.gave_way for body in bodies] == [True] + [False] * 49
-        with admission.place(1_000):
+        with entered(admission, 1_000):
             assert [body.gave_way for body in bodies] == [True] * 11 + [False] * 39
         assert not newest.gave_way
     assert (admission.held_bytes, admission.arriving) == (0, 0)

@@ -83,7 +83,7 @@ def test_a_tally_shows_what_prometheus_own_metrics_would() -> None:
     values = (0.0, 0.001, 0.0011, 0.3, 5.0, 99.0)
     for value in values:
         metrics.receive_seconds.observe(value)
-        metrics.publish_seconds.labels("t").observe(value)
+        metrics.publish_seconds.observe(value, ("t",))
         metrics.receive_requests.inc(("a", "accepted"))
     text = metrics.render().decode()
     ours = [line.split()[-2:] for line in text.splitlines() if line.startswith("consumer_receive_seconds_bucket")]

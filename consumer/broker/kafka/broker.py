@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from aiokafka.errors import KafkaError
 
@@ -112,13 +113,16 @@ class KafkaBroker:
             if type(error) is not BrokerUnavailable:
                 raise
 
-    async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
+    def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> Coroutine[Any, Any, None]:
         """See the Protocol (cases I1, I2, I3, I22)."""
-        publisher = self._publisher
-        if publisher is None:
-            raise BrokerUnavailable("the broker is not started")
-        lanes = self._topics.get(topic) or await self._lookup(topic, timeout_s)
-        await publisher.send(lanes, message, timeout_s)
+        publisher, lanes = self._publisher, self._topics.get(topic)
+        if publisher is None or lanes is None:
+            return self._publish_elsewhere(topic, message, timeout_s)
+        return publisher.send(lanes, message, timeout_s)
+
+    async def _publish_elsewhere(self, topic: str, message: Message, timeout_s: float) -> None:
+        publisher = self._started()
+        await publisher.send(await self._lookup(topic, timeout_s), message, timeout_s)
 
     async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
         """See the Protocol."""

@@ -87,6 +87,7 @@ class KafkaPublisher:
         self._empty = asyncio.Event()
         self._running = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()  # asking for it costs a call of the system
 
     async def start(self, timeout_s: float) -> None:
         """Connect, trying again until `timeout_s` is over. Raises BrokerUnavailable."""
@@ -144,7 +145,7 @@ class KafkaPublisher:
         if size > topic.max_record_bytes:
             raise RecordTooLarge(topic=topic.name, bytes=size, max_bytes=topic.max_record_bytes)
         self._admit(1, size)
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         done: asyncio.Future[None] = loop.create_future()
         item = Item(message, size, done)
         lane = topic.lanes[partition_of(message.key, len(topic.lanes))]

@@ -1,0 +1,101 @@
+"""Connection: a webhook that came whole, on a connection that has nothing else to do, is answered from where it was
+read. All others go aiohttp's way, which makes a request, a writer and two more steps of a task for each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http import RawRequestMessage
+from aiohttp.streams import StreamReader
+
+from consumer.telemetry.port import Connection, PreparedResponse, Server
+
+Whole = Callable[[Mapping[str, str], bytes], Awaitable[PreparedResponse]]
+"""Answers a request by its headers and its body. Never raises, but for cancellation."""
+Takes = Callable[[RawRequestMessage], Whole | None]
+"""Who answers this request if all of it is here; None: it goes aiohttp's way."""
+
+
+class WebhookConnection(Connection):
+    """One connection. aiohttp's task waits for `_waiter` until there is a request for it: it is not woken before we
+    know whose the request is, nor while we answer one. What comes meanwhile is queued, as ever."""
+
+    __slots__ = ("_answering", "_takes")
+
+    def __init__(self, manager: web.Server, takes: Takes, *arguments: Any, **options: Any) -> None:
+        super().__init__(manager, *arguments, **options)
+        self._takes = takes
+        self._answering: asyncio.Task[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        idle = self._waiter
+        if idle is None or idle.done():
+            super().data_received(data)
+            return
+        self._waiter = None
+        super().data_received(data)
+        whole = self._whole(*self._messages[0]) if self._messages else None
+        if whole is None or self._parser is None:
+            self._wait(idle)
+            return
+        self._messages.popleft()
+        self._parser.message_consumed()
+        self._answering = self._loop.create_task(self._answer(idle, *whole))
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Nothing to do while reading goes on: aiohttp asks at the end of each body, and would read nothing again."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
+
+    def _whole(self, message: object, payload: StreamReader) -> tuple[Whole, Mapping[str, str], bytes] | None:
+        """Who answers this request, by what, if all of it is here."""
+        if not isinstance(message, RawRequestMessage) or message.should_close or message.upgrade:
+            return None
+        if not payload.is_eof() or (whole := self._takes(message)) is None:
+            return None
+        return whole, message.headers, payload.read_nowait()
+
+    async def _answer(self, idle: asyncio.Future[None], whole: Whole, headers: Mapping[str, str], body: bytes) -> None:
+        keeps = False
+        try:
+            answer = await whole(headers, body)
+            answer.send(self.transport)
+            keeps = answer.keep_alive
+        except ConnectionResetError:
+            keeps = False  # nobody is there to hear it
+        finally:
+            self._end(idle, keeps=keeps)
+
+    def _end(self, idle: asyncio.Future[None], *, keeps: bool) -> None:
+        """What aiohttp does after an answer: the connection ends, and its task with it, or waits for more."""
+        self._answering = None
+        if not keeps or self._close or self._force_close:
+            idle.cancel()
+            self.force_close()
+            return
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if self._keepalive_handle is None:
+            self._keepalive_handle = self._loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
+        self._wait(idle)
+
+    def _wait(self, idle: asyncio.Future[None]) -> None:
+        """aiohttp's task has what there is for it, or waits."""
+        self._waiter = idle
+        if self._messages:
+            idle.set_result(None)
+
+
+class WebhookServer(Server):
+    """A server of such connections."""
+
+    def __init__(self, takes: Takes, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._takes = takes
+
+    def __call__(self) -> Connection:
+        """A new connection's protocol."""
+        return WebhookConnection(self, self._takes, self._refusal, **self._options)
