@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, Generic, NamedTuple, Self, cast
 
 from jsonpointer import JsonPointer, JsonPointerException
@@ -137,10 +137,15 @@ def compiled(pointer: str) -> JsonPointer:
 def first(document: Any, pointers: tuple[str, ...]) -> Any:
     """The first value that is there and is not null, or None."""
     for pointer in pointers:
-        value = _at(document, compiled(pointer).parts)
+        value = _at(document, _parts(pointer))
         if value is not None:
             return value
     return None
+
+
+@cache
+def _parts(pointer: str) -> tuple[str, ...]:
+    return tuple(compiled(pointer).parts)
 
 
 def _at(value: Any, parts: Sequence[str]) -> Any:

@@ -18,7 +18,7 @@ from handlers.fulfilment.tables import FINDINGS, ORDERS
 
 _APPLICATION: BindParameter[str] = bindparam("b_application")
 _LOCK = (
-    select(ORDERS)
+    select(ORDERS.c.order_id, *[ORDERS.c[name] for name in Order._fields])
     .where(ORDERS.c.application == _APPLICATION, among_given(ORDERS.c.order_id, "b_order_ids"))
     .order_by(ORDERS.c.order_id)
     .with_for_update()
@@ -87,7 +87,7 @@ async def _lock(ctx: Context, order_ids: Sequence[str]) -> dict[str, Order]:
     if not order_ids:
         return {}
     rows = await ctx.session.execute(_LOCK, {"b_application": ctx.application, "b_order_ids": order_ids})
-    return {row["order_id"]: to_order(row) for row in rows.mappings()}
+    return {order_id: to_order(values) for order_id, *values in rows}
 
 
 async def _orphans(ctx: Context, order_ids: Sequence[str]) -> frozenset[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 PAID = "PAID"
 KNOWN_STATUSES = frozenset({PAID, "PENDING", "EXPIRED", "CANCELED"})
@@ -73,8 +73,7 @@ class Registration:
     price_id: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
+class Order(NamedTuple):
     """One order of one application. Amounts are decimal strings in USDC, without the service fee. `payment_id`: the
     payment that the first proof to show one showed."""
 

@@ -16,7 +16,6 @@ Fulfilment is requested when `requested_at` turns from nothing into a time. No r
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from handlers.fulfilment.order import PAID, Hold, Matching, Order, Proof, Reading, Registration, decimal
@@ -24,9 +23,9 @@ from handlers.fulfilment.order import PAID, Hold, Matching, Order, Proof, Readin
 
 def paid(order: Order, proof: Proof, matching: Matching, *, amount: str | None = None) -> Order:
     """The first proof makes it PAID; further ones change nothing but what a mere event left open (cases F2-F6)."""
-    known = replace(order, amount=order.amount or amount, payment_id=order.payment_id or proof.payment_id)
+    known = order._replace(amount=order.amount or amount, payment_id=order.payment_id or proof.payment_id)
     if known.paid_at is None:
-        known = replace(known, expired_at=None, paid_at=proof.at, proof_event_id=proof.event_id, proof_type=proof.type)
+        known = known._replace(expired_at=None, paid_at=proof.at, proof_event_id=proof.event_id, proof_type=proof.type)
     elif proof.by_event:
         return known
     return _requested_unless_held(known, proof.at, matching, sure=not proof.by_event)
@@ -35,8 +34,7 @@ def paid(order: Order, proof: Proof, matching: Matching, *, amount: str | None =
 def observed(order: Order, reading: Reading, proof: Proof, matching: Matching) -> Order:
     """The newest version is what we show; PAID in any version is proof (cases F18, B18)."""
     if reading.version > order.observed_version:
-        order = replace(
-            order,
+        order = order._replace(
             observed_version=reading.version,
             unreadable_version=order.unreadable_version if (order.unreadable_version or 0) > reading.version else None,
             observed_status=reading.status,
@@ -53,7 +51,7 @@ def unreadable(order: Order, version: int, at: datetime, matching: Matching) -> 
     """The service says that it has no such order: a test event's, or one too new to be read (cases F24, U30). What was
     requested stays requested (case G7)."""
     if version > max(order.observed_version, order.unreadable_version or 0):
-        order = replace(order, unreadable_version=version)
+        order = order._replace(unreadable_version=version)
     return _requested_unless_held(order, at, matching)
 
 
@@ -64,8 +62,7 @@ def unanswered(order: Order, at: datetime, matching: Matching) -> Order:
 
 def mentioned(order: Order, *, customer: str | None, service_order_id: str | None) -> Order:
     """What an event mentions fills what is unknown; it overwrites nothing a read or the merchant said (case U29)."""
-    return replace(
-        order,
+    return order._replace(
         customer=order.customer or customer,
         service_order_id=order.service_order_id or service_order_id,
     )
@@ -75,14 +72,13 @@ def expired(order: Order, at: datetime) -> Order:
     """Never final: a session of the order expired, a payment may still land (cases F8, F9, CS-R2)."""
     if order.paid_at is not None:
         return order
-    return replace(order, expired_at=min(at, order.expired_at or at))
+    return order._replace(expired_at=min(at, order.expired_at or at))
 
 
 def registered(order: Order, registration: Registration, at: datetime, matching: Matching) -> Order:
     """The merchant says what it expects of this order; one that was parked may go on (case F20). `registration` is the
     newest there is: it counts wholly, also where it names no amount."""
-    known = replace(
-        order,
+    known = order._replace(
         registered_at=order.registered_at or at,
         session_id=registration.session_id,
         customer=registration.customer or order.customer,
@@ -95,7 +91,7 @@ def released(order: Order, at: datetime) -> Order:
     """An operator lets a paid order go, whatever held it."""
     if order.paid_at is None or order.requested_at is not None:
         return order
-    return replace(order, hold=None, requested_at=at)
+    return order._replace(hold=None, requested_at=at)
 
 
 def unfulfillable(order: Order, at: datetime) -> Order:
@@ -103,7 +99,7 @@ def unfulfillable(order: Order, at: datetime) -> Order:
     waits for nothing any more then; only an operator lets it go (`released`)."""
     if order.paid_at is None or order.unfulfillable_at is not None:
         return order
-    return replace(order, unfulfillable_at=at, hold=None)
+    return order._replace(unfulfillable_at=at, hold=None)
 
 
 def hold_for(order: Order, matching: Matching, *, sure: bool = False) -> Hold | None:
@@ -132,4 +128,4 @@ def _requested_unless_held(order: Order, at: datetime, matching: Matching, *, su
     if order.paid_at is None or order.requested_at is not None or order.unfulfillable_at is not None:
         return order
     held = hold_for(order, matching, sure=sure)
-    return replace(order, hold=held, requested_at=None if held else at)
+    return order._replace(hold=held, requested_at=None if held else at)

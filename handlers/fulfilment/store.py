@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, exists, select, update
 
@@ -19,7 +18,6 @@ REQUESTED, READ_DUE = "fulfilment.requested", "fulfilment.read_due"
 ASKED = "read"
 ANSWERS = ("order.observed", "order.unreadable")
 LATE = "after fulfilment was requested: it may be shipped already"
-_FIELDS = tuple(field.name for field in fields(Order))
 _RECORD_MAX_BYTES = 64 * 1024
 _ORPHAN = exists().where(
     FINDINGS.c.application == bindparam("b_application"),
@@ -38,8 +36,7 @@ _MET_KNOWN = "fulfilment: the last order was there already"
 """What the session remembers for the transaction's next orders: which statement to begin with, and nothing else."""
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(NamedTuple):
     """An order before and after a fact."""
 
     before: Order
@@ -79,12 +76,12 @@ async def _written(
     found = await ctx.locked(FulfilmentOrder, **key) if looks_first else None
     if found is None and invents:
         fresh = fact(Order())
-        if await ctx.insert_new(FulfilmentOrder, **key, **vars(fresh)):
+        if await ctx.insert_new(FulfilmentOrder, **key, **fresh._asdict()):
             return Change(Order(), fresh, is_new=True)
         found = await ctx.locked(FulfilmentOrder, **key)
     if found is None:
         return None
-    before = to_order(found)
+    before = to_order(found[name] for name in Order._fields)
     after = fact(before)
     if after == before:
         return Change(before, after)
@@ -95,14 +92,13 @@ async def _written(
 
 def changed(before: Order, after: Order) -> tuple[str, ...]:
     """The fields in which they differ."""
-    was, now = vars(before), vars(after)
-    return tuple([name for name in _FIELDS if was[name] != now[name]])
+    return tuple([name for name, was, now in zip(Order._fields, before, after, strict=True) if was != now])
 
 
-def to_order(row: Any) -> Order:
-    """A row (mapping) of the table as the rules' value."""
-    values = {name: row[name] for name in _FIELDS}
-    return Order(**{**values, "hold": Hold(values["hold"]) if values["hold"] else None})
+def to_order(values: Iterable[Any]) -> Order:
+    """The values of a row's columns, in the order of the fields, as the rules' value."""
+    order = Order._make(values)
+    return order._replace(hold=Hold(order.hold)) if order.hold else order
 
 
 async def follow(ctx: Context, event: Event, order_id: str, change: Change) -> None:

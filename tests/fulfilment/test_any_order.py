@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -89,8 +89,7 @@ def proven(given_: Sequence[Fact], matching: Matching) -> bool:
 
 def state(order: Order) -> Order:
     """What must not depend on the order of arrival: not which proof came first, nor when."""
-    return replace(
-        order,
+    return order._replace(
         paid_at=START if order.paid_at else None,
         requested_at=START if order.requested_at else None,
         registered_at=START if order.registered_at else None,

@@ -32,7 +32,7 @@ def test_a_second_proof_of_any_kind_changes_nothing() -> None:
     # case: F2, F4, F18
     assert rules.paid(PAID, SECOND, "off") == PAID
     again = rules.observed(PAID, Reading(version=1, status="PAID"), READ, "off")
-    assert replace(again, observed_version=0, observed_status=None) == PAID
+    assert again._replace(observed_version=0, observed_status=None) == PAID
 
 
 @pytest.mark.parametrize("word", ["PENDING", "EXPIRED", "CANCELED", "SOMETHING_NEW", None])
@@ -140,7 +140,7 @@ def test_without_an_answer_the_signature_is_proof() -> None:
 def test_what_was_requested_stays_requested_whatever_cannot_be_read() -> None:
     # case: G4, G7
     for requested in (PAID, rules.paid(Order(registered_at=START), EVENT, "auto")):
-        assert rules.unreadable(requested, 9, LATER, "auto") == replace(requested, unreadable_version=9)
+        assert rules.unreadable(requested, 9, LATER, "auto") == requested._replace(unreadable_version=9)
         assert rules.unanswered(requested, LATER, "auto") == requested
 
 
@@ -234,7 +234,7 @@ def test_the_newest_read_is_what_is_shown_and_leaves_what_it_does_not_say() -> N
     first = rules.observed(Order(), said, READ, "off")
     assert (first.amount, first.service_order_id, first.customer) == ("10", "so1", "c1")
     silent = rules.observed(first, Reading(version=6, status="EXPIRED"), READ, "off")
-    assert silent == replace(first, observed_version=6, observed_status="EXPIRED")
+    assert silent == first._replace(observed_version=6, observed_status="EXPIRED")
     other = Reading(version=7, status="PENDING", amount="12", service_order_id="so2", customer="c2")
     newest = rules.observed(silent, other, READ, "off")
     assert (newest.amount, newest.service_order_id, newest.customer) == ("12", "so2", "c1")
@@ -273,7 +273,7 @@ def test_a_registration_keeps_when_the_first_came_and_the_customer() -> None:
     expected = Order(registered_at=START, session_id="s1", customer="c1", expected_amount="10")
     assert known == expected
     second = rules.registered(known, Registration(session_id="s2"), LATER, "off")
-    assert second == replace(expected, session_id="s2", expected_amount=None)
+    assert second == expected._replace(session_id="s2", expected_amount=None)
     third = rules.registered(second, Registration(session_id="s3", customer="c2"), LATER, "off")
     assert (third.customer, third.requested_at) == ("c2", None)
 
