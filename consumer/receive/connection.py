@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 
@@ -46,16 +46,19 @@ class WebhookConnection(Connection):
         self._parser.message_consumed()
         self._answering = self._loop.create_task(self._answer(idle, *whole))
 
-    def resume_reading(self, resume_parser: bool = True) -> None:
-        """Nothing to do while reading goes on: aiohttp asks at the end of each body, and would read nothing again."""
-        if self._reading_paused:
-            super().resume_reading(resume_parser)
+    async def shutdown(self, timeout: float | None = 15.0) -> None:
+        """See `web.RequestHandler`: what is answered then is waited for, and given up after `timeout` seconds."""
+        await super().shutdown(timeout)
+        if self._answering is not None:
+            self._answering.cancel()
 
     def _whole(self, message: object, payload: StreamReader) -> tuple[Whole, Mapping[str, str], bytes] | None:
         """Who answers this request, by what, if all of it is here."""
         if not isinstance(message, RawRequestMessage) or message.should_close or message.upgrade:
             return None
-        if not payload.is_eof() or (whole := self._takes(message)) is None:
+        if message.version < HttpVersion11 or not payload.is_eof() or payload.exception() is not None:
+            return None
+        if (whole := self._takes(message)) is None:
             return None
         return whole, message.headers, payload.read_nowait()
 

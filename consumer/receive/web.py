@@ -155,13 +155,16 @@ class Receiver:
         return partial(self._handle_whole, endpoint)
 
     async def _handle_whole(self, endpoint: Endpoint, headers: Mapping[str, str], body: bytes) -> PreparedResponse:
+        if self._stopped:  # since its bytes came
+            self._figures.count(endpoint.application, answers.STOPPING)
+            return answers.STOPPING.closing
         answer = await self._ended(endpoint.application, self._taken(endpoint, headers, body))
         return answer.closing if self._closing else answer.keeping
 
     async def _ended(self, application: str, answering: Awaitable[Answer]) -> Answer:
         """The answer, counted and timed. Never raises, but for cancellation."""
         started = perf_counter()
-        _TRACE.set("")  # a connection's requests are handled by one task
+        _TRACE.set("")  # aiohttp's way handles all requests of a connection in one task
         self._in_flight += 1
         try:
             answer = await answering
@@ -211,11 +214,11 @@ class Receiver:
             return answers.EMPTY
         check_size(body, self.limits.max_body_bytes)
         self._admission.enter(len(body))
-        received_at = self._shared.now()
-        root = self._tracing.root("receive", headers.get("traceparent"))
-        _TRACE.set(root.traceparent)
-        outcome = "refused"
+        root, outcome = None, "refused"
         try:
+            received_at = self._shared.now()
+            root = self._tracing.root("receive", headers.get("traceparent"))
+            _TRACE.set(root.traceparent)
             topic, message, answer, problem = decide(
                 endpoint, body, headers, received_at, root.traceparent, signed_by=self._clock.now
             )
@@ -230,8 +233,9 @@ class Receiver:
                     _tell_stored(endpoint.application, topic, stored)
             outcome = answer.outcome
         finally:
-            root.end(outcome)
             self._admission.leave(len(body))
+            if root is not None:
+                root.end(outcome)
         if endpoint.signature is not None:
             self.refusals.verified(endpoint.application)
         if problem is not None:

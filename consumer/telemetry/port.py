@@ -15,6 +15,8 @@ import orjson
 import structlog
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.web_protocol import _ErrInfo
 
 log = structlog.get_logger(__name__)
 
@@ -93,6 +95,17 @@ class Connection(web.RequestHandler):
         if self._head_limit is not None:
             self._head_limit.cancel()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came. Some break the parser, where aiohttp expects no error: they are no HTTP either (case I10), and
+        nothing behind them is read."""
+        try:
+            super().data_received(data)
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's bytes do to it
+            self._close = True
+            self._messages.append((_ErrInfo(HTTPStatus.BAD_REQUEST, error, ""), EMPTY_PAYLOAD))
+            if self._waiter is not None and not self._waiter.done():
+                self._waiter.set_result(None)
 
     def _end_without_a_head(self) -> None:
         if not self._request_count:  # aiohttp's own count of the heads it has read

@@ -13,7 +13,7 @@ from sqlalchemy import BindParameter, Executable, Integer, bindparam, literal_co
 
 from consumer.plugin import Context, Event, among_given, each_given, insert_into
 from handlers.fulfilment.order import Order
-from handlers.fulfilment.store import Change, apply, changed, follow, to_order
+from handlers.fulfilment.store import Change, apply, changed, follow, order_of
 from handlers.fulfilment.tables import FINDINGS, ORDERS
 
 _APPLICATION: BindParameter[str] = bindparam("b_application")
@@ -87,7 +87,7 @@ async def _lock(ctx: Context, order_ids: Sequence[str]) -> dict[str, Order]:
     if not order_ids:
         return {}
     rows = await ctx.session.execute(_LOCK, {"b_application": ctx.application, "b_order_ids": order_ids})
-    return {order_id: to_order(values) for order_id, *values in rows}
+    return {order_id: order_of(values) for order_id, *values in rows}
 
 
 async def _orphans(ctx: Context, order_ids: Sequence[str]) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -81,7 +81,7 @@ async def _written(
         found = await ctx.locked(FulfilmentOrder, **key)
     if found is None:
         return None
-    before = to_order(found[name] for name in Order._fields)
+    before = to_order(found)
     after = fact(before)
     if after == before:
         return Change(before, after)
@@ -95,8 +95,13 @@ def changed(before: Order, after: Order) -> tuple[str, ...]:
     return tuple([name for name, was, now in zip(Order._fields, before, after, strict=True) if was != now])
 
 
-def to_order(values: Iterable[Any]) -> Order:
-    """The values of a row's columns, in the order of the fields, as the rules' value."""
+def to_order(row: Mapping[str, Any]) -> Order:
+    """A row of the table as the rules' value."""
+    return order_of([row[name] for name in Order._fields])
+
+
+def order_of(values: Sequence[Any]) -> Order:
+    """The same, of the values of its columns in the order of the fields."""
     order = Order._make(values)
     return order._replace(hold=Hold(order.hold)) if order.hold else order
 

@@ -1,6 +1,6 @@
-"""From the webhook to its effect, from outside: milliseconds between a signed webhook and the call of the
-merchant's warehouse, at steady rates, by one `serve` and one `work`. Each webhook has its time, whether the ones before
-were answered or not: who is late shows it."""
+"""From the webhook to its effect: milliseconds between a signed webhook and the start of the merchant's handler, at
+steady rates, by one `serve` and one `work`. Each webhook has its time, whether the ones before were answered or not:
+who is late shows it. Both times are of the machine's one monotonic clock."""
 
 from __future__ import annotations
 
@@ -77,6 +77,7 @@ class Notebook:
             with self._path.open("rb") as lines:
                 lines.seek(self._read)
                 new = lines.read()
+            new = new[: new.rfind(b"\n") + 1]
             self._read += len(new)
             for line in new.decode().splitlines():
                 order, at = line.split()
@@ -85,19 +86,19 @@ class Notebook:
 
 
 async def _at_each_rate(folder: Path, urls: Mapping[str, str], name: str) -> dict[int, float]:
-    warehouse = Notebook(folder)
-    async with _serving(folder, urls, warehouse) as port:
+    notebook = Notebook(folder)
+    async with _serving(folder, urls, notebook) as port:
         first, found = 0, {}
         for rate in (WARM_UP, *BARS_MS):
             sendings = paid_orders(rate * LASTS_S, 0, first=first)
             first += len(sendings)
             steady = Steady(port, sendings, rate)
             await steady.sent()
-            await eventually(lambda: warehouse.look() >= first, within_s=WITHIN_S, every_s=0.05)  # noqa: B023 - awaited
+            await eventually(lambda: notebook.look() >= first, within_s=WITHIN_S, every_s=0.05)  # noqa: B023 - awaited
             if rate not in BARS_MS:
                 continue
             orders = [f"order-{sending.event_id.removeprefix('evt_')}" for sending in sendings]
-            took_ms = [(warehouse.at[order] - steady.due_s(number)) * 1_000 for number, order in enumerate(orders)]
+            took_ms = [(notebook.at[order] - steady.due_s(number)) * 1_000 for number, order in enumerate(orders)]
             cuts = quantiles(took_ms, n=100)
             found[rate] = cuts[98]
             sys.stdout.write(f"{name:<22} {rate:>5}/s   p50 {cuts[49]:>7.0f} ms   p99 {cuts[98]:>7.0f} ms\n")
@@ -106,7 +107,7 @@ async def _at_each_rate(folder: Path, urls: Mapping[str, str], name: str) -> dic
 
 
 @asynccontextmanager
-async def _serving(folder: Path, urls: Mapping[str, str], warehouse: Notebook) -> AsyncIterator[int]:
+async def _serving(folder: Path, urls: Mapping[str, str], notebook: Notebook) -> AsyncIterator[int]:
     """The port where webhooks are taken, by processes of a ledger and a log of their own."""
     environ = {
         **urls,
@@ -114,7 +115,7 @@ async def _serving(folder: Path, urls: Mapping[str, str], warehouse: Notebook) -
         "CONSUMER_AUTHENTICITY": "signature",
         "CONSUMER_WEBHOOK_SECRETS": SECRET,
         "CONSUMER_HANDLER_OPTIONS": orjson.dumps({"fulfilment": {"matching": "off"}}).decode(),
-        **install_plugin(folder, "warehouse_plugin", warehouse.plugin()),
+        **install_plugin(folder, "warehouse_plugin", notebook.plugin()),
     }
     done = await asyncio.to_thread(command, "db", "upgrade", environ=environ, within_s=120)
     if done.returncode != 0:

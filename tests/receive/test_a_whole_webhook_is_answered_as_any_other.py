@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from consumer.receive.connection import WebhookServer
 from consumer.receive.web import Limits, Receiver
+from consumer.telemetry.port import Server
 from tests.receive.rig import BODY, RecordingBroker, Rig, receiving, running
 from tests.support.ports import eventually
 
+DATE = re.compile(rb"Date: [^\r]+\r\n")
 TURNS = 40
 """Of the event loop: after so many there is nothing left to do for what is here."""
 
@@ -44,6 +47,7 @@ REQUESTS = {
     "chunks": b"POST /webhooks/hints HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
     b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY),
     "of HTTP/1.0": request().replace(b"HTTP/1.1", b"HTTP/1.0"),
+    "of HTTP/1.0, that keeps": request(Connection="keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"),
     "no POST": b"GET /webhooks/hints HTTP/1.1\r\nHost: x\r\n\r\n",
     "no HTTP": b"\x16\x03\x01\r\n\r\n",
 }
@@ -77,7 +81,11 @@ class Line(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
-async def answered(pieces: Sequence[bytes], pauses: Sequence[int], holds: int, *, plainly: bool) -> object:
+Answered = tuple[list[bytes], list[tuple[str, bytes, bytes | None]], bool, int]
+"""The answers without their dates, what was published, whether the connection was closed, and what is in flight."""
+
+
+async def answered(pieces: Sequence[bytes], pauses: Sequence[int], holds: int, *, plainly: bool) -> Answered:
     """What a connection answers to these bytes, what was published, and whether it was closed. Between them so many
     turns of the loop pass; the log acknowledges after `holds`. `plainly`: all of it goes aiohttp's way."""
     recording = RecordingBroker()
@@ -98,15 +106,17 @@ async def answered(pieces: Sequence[bytes], pauses: Sequence[int], holds: int, *
     await turns(TURNS * max(1, len(pieces)))
     connection.connection_lost(None)
     await turns(2)
-    bodies = [(topic, one.value, one.headers.get("event_id")) for topic, one in recording.published]
-    heads = [part.split(b"\r\nDate: ")[0] for part in line.written]
-    return heads, bodies, line.closed, receiver.in_flight
+    published = [(topic, one.value, one.headers.get("event_id")) for topic, one in recording.published]
+    written = [DATE.sub(b"", part) for part in line.written]
+    return written, published, line.closed, receiver.in_flight
 
 
-def server_of(receiver: Receiver, *, plainly: bool = False, **options: float) -> WebhookServer:
-    """The server of `receive_runner`, or one that takes nothing from where it was read."""
-    takes = (lambda _: None) if plainly else receiver.takes
-    return WebhookServer(takes, receiver.handle, receiver.refuse, auto_decompress=False, **options)
+def server_of(receiver: Receiver, *, plainly: bool = False, **options: float) -> Server:
+    """The server of `receive_runner`, or aiohttp's own."""
+    more = {"head_timeout_s": 5, "auto_decompress": False, "lingering_time": 1.0, **options}
+    if plainly:
+        return Server(receiver.handle, receiver.refuse, **more)
+    return WebhookServer(receiver.takes, receiver.handle, receiver.refuse, **more)
 
 
 async def turns(number: int) -> None:
@@ -135,6 +145,30 @@ def test_any_requests_cut_anywhere_are_answered_as_aiohttps_way_answers_them(
         pieces = [part for at, end in zip(ends, [*ends[1:], None], strict=True) if (part := stream[at:end])]
     told = [asyncio.run(answered(pieces, pauses[: len(pieces)], holds, plainly=plainly)) for plainly in (False, True)]
     assert told[0] == told[1]
+
+
+CHUNKED = b"POST /webhooks/hints HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+MANY = 16_385
+"""Chunks of one body: more than aiohttp takes before it stops to parse."""
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [request()[:50], request()[50:], request() * 40],
+        [
+            REQUESTS["chunks"][: REQUESTS["chunks"].index(b"\r\n\r\n") + 4] + b"1\r\n \r\n" * MANY + b"0\r\n\r\n",
+            request(),
+        ],
+    ],
+    ids=["forty behind one in pieces", "chunks without end"],
+)
+async def test_what_makes_the_parser_stop_is_gone_on_with(pieces: list[bytes], logs: io.StringIO) -> None:
+    # case: I22
+    told = [await answered(pieces, [TURNS] * len(pieces), 0, plainly=plainly) for plainly in (False, True)]
+    assert told[0] == told[1]
+    written, *_ = told[0]
+    assert len(written) == 41 if len(pieces) == 3 else written[-1].startswith(b"HTTP/1.1 200")
 
 
 @asynccontextmanager
@@ -170,6 +204,18 @@ async def test_a_sender_that_leaves_leaves_nothing_behind(recording: RecordingBr
         release.set()
         await eventually(lambda: asyncio.all_tasks() <= before)
         assert (rig.receiver.in_flight, len(recording.published)) == (0, 1)
+
+
+async def test_what_breaks_the_parser_leaves_nothing_behind(recording: RecordingBroker, logs: io.StringIO) -> None:
+    # case: I10, I22
+    async with running(recording, logs) as rig:
+        assert rig.runner.server is not None
+        for _ in range(20):
+            async with connected(rig) as (reader, writer):
+                writer.write(b"POST http://a@[::1]:80@/ HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert await status(reader) == 400
+                assert await asyncio.wait_for(reader.read(), 5) == b""
+        await eventually(lambda: rig.runner.server is not None and not rig.runner.server.connections)
 
 
 async def test_a_connection_takes_any_number(recording: RecordingBroker, logs: io.StringIO) -> None:
@@ -240,6 +286,36 @@ async def test_who_shuts_down_waits_for_the_answer(recording: RecordingBroker, l
         assert await status(reader) == 200
         assert await asyncio.wait_for(reader.read(), 5) == b""
         await asyncio.wait_for(ending, 5)
+
+
+async def test_who_shuts_down_waits_no_longer_than_it_says(recording: RecordingBroker, logs: io.StringIO) -> None:
+    # case: I4
+    recording.hold()
+    receiver, _, _ = receiving(recording, Limits())
+    server, line = server_of(receiver), Line()
+    connection = server()
+    connection.connection_made(line)
+    await turns(2)
+    connection.data_received(request())
+    await turns(2)
+    assert receiver.in_flight == 1
+    await server.shutdown(0.05)
+    await turns(3)
+    assert (receiver.in_flight, line.closed) == (0, True)
+
+
+async def test_what_came_as_the_process_stopped_is_told_so(recording: RecordingBroker, logs: io.StringIO) -> None:
+    # case: I4, O8
+    receiver, _, _ = receiving(recording, Limits())
+    connection, line = server_of(receiver)(), Line()
+    connection.connection_made(line)
+    await turns(2)
+    connection.data_received(request())
+    assert await receiver.stop(1) == 0
+    await turns(TURNS)
+    assert line.written[0].startswith(b"HTTP/1.1 503")
+    assert b'"stopping"' in line.written[0]
+    assert (line.closed, recording.published) == (True, [])
 
 
 @pytest.mark.parametrize("closes", ["closing", "stopped"])
