@@ -18,6 +18,12 @@ class Message(NamedTuple):
     value: bytes
     headers: Mapping[str, bytes] = MappingProxyType({})
 
+    @property
+    def size_bytes(self) -> int:
+        """What counts against a topic's largest record: key, value, header names and values."""
+        headers = self.headers
+        return len(self.key) + len(self.value) + sum(map(len, headers)) + sum(map(len, headers.values()))
+
 
 @dataclass(frozen=True, order=True)
 class Partition:

@@ -9,8 +9,9 @@ from typing import Any
 
 from aiohttp import HttpVersion11, web
 from aiohttp.http import RawRequestMessage
-from aiohttp.streams import StreamReader
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
+from consumer.receive.admission import USUAL_BYTES
 from consumer.telemetry.port import Connection, PreparedResponse, Server
 
 Whole = Callable[[Mapping[str, str], bytes], Awaitable[PreparedResponse]]
@@ -60,7 +61,14 @@ class WebhookConnection(Connection):
             return None
         if (whole := self._takes(message)) is None:
             return None
-        return whole, message.headers, payload.read_nowait()
+        return whole, message.headers, self._body(payload)
+
+    def _body(self, payload: StreamReader) -> bytes:
+        """Its body. Reading it as a stream has the parser look again for what it held back: nothing, where a body of
+        usual size came in one piece, and no other request with it."""
+        if payload is EMPTY_PAYLOAD or len(self._messages) > 1 or payload.total_bytes > USUAL_BYTES:
+            return payload.read_nowait()
+        return payload._buffer[0] if len(payload._buffer) == 1 else payload.read_nowait()
 
     async def _answer(self, idle: asyncio.Future[None], whole: Whole, headers: Mapping[str, str], body: bytes) -> None:
         keeps = False

@@ -13,20 +13,12 @@ from typing import Final
 
 import orjson
 
-from consumer.broker.base import Message
-
 LARGE_BYTES: Final = 64 * 1024
 BURST_MINUTES: Final = 8.0
 SHARES: Final = {"refused": 1 / 8, "large": 1 / 4, "all": 1.0}
 HOUR_MINUTES: Final = 60
 MUCH: Final = 1 / 2
 """Of what an hour allows: more is told, since the log keeps it for a day."""
-
-
-def size_of(message: Message) -> int:
-    """What a message takes in the log: a stranger may put as much into its headers as into its body."""
-    headers = sum(len(name) + len(value) for name, value in message.headers.items())
-    return len(message.key) + len(message.value) + headers
 
 
 class Unproved:

@@ -32,7 +32,7 @@ from consumer.receive.body import AT_ONCE_BYTES, check_declared, check_size, str
 from consumer.receive.connection import WebhookServer, Whole
 from consumer.receive.decide import Endpoint, decide
 from consumer.receive.refusals import Refusals
-from consumer.receive.unproved import StoredLately, Unproved, size_of
+from consumer.receive.unproved import StoredLately, Unproved
 from consumer.telemetry import way
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
@@ -227,8 +227,8 @@ class Receiver:
             if stored is not None:
                 await self._broker.publish(self._topics[topic], stored, self.limits.publish_timeout_s)
                 if unproved:
-                    self._figures.unproved(endpoint.application, size_of(stored))
-                    self.stored_lately.note(endpoint.application, size_of(stored))
+                    self._figures.unproved(endpoint.application, stored.size_bytes)
+                    self.stored_lately.note(endpoint.application, stored.size_bytes)
                 if way.is_told():
                     _tell_stored(endpoint.application, topic, stored)
             outcome = answer.outcome
@@ -248,12 +248,12 @@ class Receiver:
         """What nobody has proved as it is stored, packed, when there is room for it. Raises Refused (503: come again)
         for what may be real; what is refused anyway is None then, and only counted. Room is asked for before packing:
         what is sent away costs no work."""
-        size = size_of(message)
+        size = message.size_bytes
         if problem is not None:
             return message if self._unproved.take(application, size, is_refused=True) else None
         if self._unproved.take(application, size):
             packed = await _packed(message)
-            if self._unproved.settle(application, size, size_of(packed)):
+            if self._unproved.settle(application, size, packed.size_bytes):
                 return packed
         raise Refused(answers.UNPROVED_FULL, "too many unproved bytes a minute")
 

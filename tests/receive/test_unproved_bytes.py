@@ -16,7 +16,7 @@ import pytest
 from consumer.app import App
 from consumer.receive import unproved
 from consumer.receive.decide import CUT_FROM, REFUSAL_HEADERS_MAX_BYTES, REFUSAL_MAX_BYTES
-from consumer.receive.unproved import BURST_MINUTES, LARGE_BYTES, Unproved, size_of
+from consumer.receive.unproved import BURST_MINUTES, LARGE_BYTES, Unproved
 from consumer.receive.web import Limits
 from consumer.settings import Role, load_settings
 from consumer.wire import squeezed, unpack_delivery
@@ -192,7 +192,7 @@ async def test_what_goes_into_the_log_is_counted_and_much_of_an_hours_room_is_sa
 
 
 def sizes(recording: RecordingBroker) -> int:
-    return sum(size_of(message) for topic, message in recording.published if topic.endswith("deliveries"))
+    return sum(message.size_bytes for topic, message in recording.published if topic.endswith("deliveries"))
 
 
 # case: O2

@@ -14,7 +14,7 @@ from consumer.broker.kafka.causes import probe, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
 from consumer.broker.kafka.groups import inspect_groups
 from consumer.broker.kafka.inspection import inspect
-from consumer.broker.kafka.lanes import TopicLanes, size_of
+from consumer.broker.kafka.lanes import TopicLanes
 from consumer.broker.kafka.member import KafkaSubscription
 from consumer.broker.kafka.publisher import KafkaPublisher
 from consumer.broker.kafka.topics import RECORD_OVERHEAD_BYTES, FoundTopic, KafkaTopics
@@ -132,7 +132,7 @@ class KafkaBroker:
         deadline = loop.time() + timeout_s
         start, size = 0, 0
         for index, message in enumerate(messages):
-            size += size_of(message)
+            size += message.size_bytes
             count = index + 1 - start
             if count >= CHUNK_RECORDS or size >= CHUNK_BYTES or index + 1 == len(messages):
                 left_s = max(0.0, deadline - loop.time())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from consumer.broker.base import Message
@@ -55,15 +55,6 @@ class TopicLanes:
         self.max_record_bytes = max_record_bytes
         batch_bytes = min(MAX_BATCH_BYTES, max_message_bytes - RECORD_OVERHEAD_BYTES)
         self.lanes = [Lane(name, number, batch_bytes) for number in range(partitions)]
-
-
-def size_of(message: Message) -> int:
-    """What counts against a topic's largest record: key, value, header names and values."""
-    size = len(message.key) + len(message.value)
-    headers: Mapping[str, bytes] = message.headers
-    for name, value in headers.items():
-        size += len(name) + len(value)
-    return size
 
 
 def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:

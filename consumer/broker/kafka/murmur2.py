@@ -20,8 +20,7 @@ def murmur2(data: bytes) -> int:
     h = 0x9747B28C ^ length
     for k in struct.unpack_from(f"<{words}I", data):
         k = (k * _M) & _MASK
-        k = ((k ^ (k >> 24)) * _M) & _MASK
-        h = ((h * _M) & _MASK) ^ k
+        h = (h * _M ^ (k ^ (k >> 24)) * _M) & _MASK
     rest = data[words << 2 :]
     if rest:
         h = ((h ^ int.from_bytes(rest, "little")) * _M) & _MASK

@@ -34,7 +34,6 @@ from consumer.broker.kafka.lanes import (
     give_up,
     next_batch,
     settle,
-    size_of,
 )
 from consumer.broker.kafka.murmur2 import partition_of
 from consumer.broker.kafka.topics import MAX_BATCH_BYTES
@@ -141,7 +140,7 @@ class KafkaPublisher:
 
     async def send(self, topic: TopicLanes, message: Message, timeout_s: float) -> None:
         """Return when it is acknowledged. Errors as `Broker.publish` says (cases I1, I2, I22)."""
-        size = size_of(message)
+        size = message.size_bytes
         if size > topic.max_record_bytes:
             raise RecordTooLarge(topic=topic.name, bytes=size, max_bytes=topic.max_record_bytes)
         self._admit(1, size)
@@ -174,7 +173,7 @@ class KafkaPublisher:
 
     async def send_many(self, topic: TopicLanes, messages: Sequence[Message], timeout_s: float) -> None:
         """The same for many at once, in order per key. Raises the first error when all have an outcome."""
-        sizes = [size_of(message) for message in messages]
+        sizes = [message.size_bytes for message in messages]
         if sizes and max(sizes) > topic.max_record_bytes:
             raise RecordTooLarge(topic=topic.name, bytes=max(sizes), max_bytes=topic.max_record_bytes)
         self._admit(len(messages), sum(sizes))
