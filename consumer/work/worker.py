@@ -145,11 +145,16 @@ class Worker:
 
     async def _work(self, stop: asyncio.Event, ingest_over: asyncio.Event) -> None:
         async with self._watchdog.guarding(), asyncio.TaskGroup() as group:
+            group.create_task(self._heed(stop), name="work:stop")
             group.create_task(self._run_ingest(stop, ingest_over), name="work:ingest")
             group.create_task(self._dispatcher.run(ingest_over, self._config.drain_s), name="work:dispatcher")
             group.create_task(self._relay.run(ingest_over), name="work:relay")
             group.create_task(self._dead_letters.run(ingest_over), name="work:dead-letters")
             group.create_task(self._keep_house(ingest_over), name="work:house")
+
+    async def _heed(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._next.wait_no_longer()
 
     async def _register(self) -> None:
         away = Condition("ledger_not_ready")

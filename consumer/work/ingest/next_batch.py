@@ -17,6 +17,7 @@ class NextBatch:
         self._understand = understand
         self._ahead: asyncio.Task[Sequence[Record]] | None = None
         self._elsewhere: set[Partition] = set()
+        self._limit: asyncio.Timeout | None = None
 
     @property
     def is_at_hand(self) -> bool:
@@ -24,11 +25,25 @@ class NextBatch:
         return self._ahead is not None
 
     async def poll(self, subscription: Subscription, timeout_s: float) -> Sequence[Record]:
-        """What was read ahead, else what the log has. Raises BrokerError."""
+        """What was read ahead, else what the log has; nothing once `wait_no_longer` is called. Raises BrokerError."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return await subscription.poll(self._size, timeout_s)
-        return [record for record in await ahead if record.partition not in self._elsewhere]
+        limit = self._limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                if ahead is None:
+                    return await subscription.poll(self._size, timeout_s)
+                return [record for record in await ahead if record.partition not in self._elsewhere]
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return ()
+        finally:
+            self._limit = None
+
+    def wait_no_longer(self) -> None:
+        """End the poll that is under way: what it would have read comes again."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
     def read_ahead(self, subscription: Subscription, timeout_s: float, *, behind: Sequence[Record]) -> None:
         """Begin to read what comes behind these: they are a whole batch, so there is more. Fewer are no backlog: what

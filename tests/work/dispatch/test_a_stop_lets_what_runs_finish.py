@@ -9,6 +9,7 @@ import pytest
 from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
+from consumer.work import worker
 from consumer.work.dispatch import dispatcher
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
@@ -29,8 +30,8 @@ async def test_what_runs_at_a_stop_is_let_finish_and_stored(
 
     shop = Workshop(database, broker, [slow])
     await shop.publish(order_paid(1))
-    worker, stop = shop.worker(), asyncio.Event()
-    task = asyncio.create_task(worker.run(stop))
+    stop = asyncio.Event()
+    task = asyncio.create_task(shop.worker().run(stop))
     async with asyncio.timeout(120):
         await began.wait()
         stop.set()
@@ -40,6 +41,23 @@ async def test_what_runs_at_a_stop_is_let_finish_and_stored(
         await task
     [run] = await shop.runs()
     assert (ended, run.status, run.attempts) == (["evt_1"], "succeeded", 1)
+
+
+async def test_a_stop_waits_for_no_record(database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: O8
+    monkeypatch.setattr(worker, "POLL_S", 600.0)
+
+    @handles("order.paid", name="test:any")
+    async def taken(event: Event, ctx: Context) -> None: ...
+
+    shop = Workshop(database, broker, [taken])
+    async with shop.working() as working:  # and stops within half a minute
+        await eventually(lambda: working.polls, within_s=60)
+        await shop.publish(order_paid(1))
+        await eventually(lambda: shop.all_succeeded(1), within_s=60)
+    async with shop.working() as working:
+        await shop.publish(order_paid(2))
+        await eventually(lambda: shop.all_succeeded(2), within_s=60)
 
 
 async def test_the_next_of_a_lane_begins_when_the_one_before_it_is_stored(
