@@ -1,4 +1,5 @@
-"""What runs when a worker stops is let finish and stored; what waits for one to finish waits for no clock."""
+"""What runs when a worker stops is let finish and stored, and nothing else is waited for; what waits for one to finish
+waits for no clock."""
 
 from __future__ import annotations
 
