@@ -20,7 +20,7 @@ class Message(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What counts against a topic's largest record: key, value, header names and values."""
+        """Key, value, header names and values: what Kafka holds against a topic's largest record."""
         headers = self.headers
         return len(self.key) + len(self.value) + sum(map(len, headers)) + sum(map(len, headers.values()))
 

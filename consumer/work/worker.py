@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
-from consumer.clock import Clock, until_tick
+from consumer.clock import Clock, rest, until_tick
 from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
@@ -216,7 +216,7 @@ class Worker:
                     raise
                 away.lasts(error)
                 self._blind = error
-                await self._clock.sleep(1)
+                await rest(self._clock, 1, stop)
 
     async def _poll(self, subscription: Subscription, stop: asyncio.Event) -> None:
         """One round: poll, take, commit. Records whose offsets are not committed come again; that is harmless. So where
@@ -226,7 +226,10 @@ class Worker:
         except BrokerError as error:
             self._unpolled.lasts(error)
             self._blind = error
-            await self._clock.sleep(RETRY_MOST_S)
+            await rest(self._clock, RETRY_MOST_S, stop)
+            return
+        if not records and stop.is_set():  # cut off: it tells nothing of the log
+            await self._committed()
             return
         self._unpolled.over()
         if self._assigned_anew:
@@ -282,7 +285,7 @@ class Worker:
                 self._assigned_anew = True
                 self._blind = error if isinstance(error, BrokerError) else self._blind
                 uncompared.lasts(error)
-                await self._clock.sleep(RETRY_MOST_S)
+                await rest(self._clock, RETRY_MOST_S, stop)
                 continue
             uncompared.over()
             gone = back | (behind - stands.keys())  # set back, or another member's by now
@@ -322,7 +325,7 @@ class Worker:
                     return []
                 if wait_s > RETRY_FIRST_S:  # once may be a lock
                     self._blind = error
-                await self._clock.sleep(wait_s)
+                await rest(self._clock, wait_s, stop)
                 wait_s = min(wait_s * 2, RETRY_MOST_S)
             else:
                 self._untaken.over()

@@ -25,7 +25,7 @@ class NextBatch:
         return self._ahead is not None
 
     async def poll(self, subscription: Subscription, timeout_s: float) -> Sequence[Record]:
-        """What was read ahead, else what the log has; nothing once `wait_no_longer` is called. Raises BrokerError."""
+        """What was read ahead, else what the log has; nothing where `wait_no_longer` ends it. Raises BrokerError."""
         ahead, self._ahead = self._ahead, None
         limit = self._limit = asyncio.timeout(None)
         try:
@@ -41,7 +41,7 @@ class NextBatch:
             self._limit = None
 
     def wait_no_longer(self) -> None:
-        """End the poll that is under way: what it would have read comes again."""
+        """End the poll that is under way, before the subscription is left: what it had read comes again after that."""
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
 

@@ -4,10 +4,14 @@ waits for no clock."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
-from consumer.broker import Broker
+from consumer.broker import Broker, Record
+from consumer.broker.embedded.member import EmbeddedSubscription
+from consumer.errors import BrokerUnavailable
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
 from consumer.work import worker
@@ -59,6 +63,34 @@ async def test_a_stop_waits_for_no_record(database: Database, broker: Broker, mo
     async with shop.working() as working:
         await shop.publish(order_paid(2))
         await eventually(lambda: shop.all_succeeded(2), within_s=60)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_stop_waits_for_no_next_try_and_takes_itself_for_no_recovery(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: O8
+    polls = 0
+
+    async def away(*_: object) -> Sequence[Record]:
+        nonlocal polls
+        polls += 1
+        if polls == 2:
+            monkeypatch.setattr(worker, "RETRY_MOST_S", 0.01)
+        if polls == 4:
+            await asyncio.Event().wait()
+        raise BrokerUnavailable("away")
+
+    monkeypatch.setattr(EmbeddedSubscription, "poll", away)
+    monkeypatch.setattr(worker, "RETRY_MOST_S", 600.0)
+    shop = Workshop(database, broker, [])
+    with capture_logs() as said:
+        for wanted in (1, 4):  # it rests; it polls
+            async with shop.working() as working:
+                await eventually(lambda wanted=wanted: polls == wanted, within_s=60)  # type: ignore[misc]
+        with pytest.raises(BrokerUnavailable):
+            working.check()
+    assert [line["event"] for line in said if "poll_failed" in line["event"]] == ["poll_failed", "poll_failed"]
 
 
 async def test_the_next_of_a_lane_begins_when_the_one_before_it_is_stored(

@@ -125,6 +125,22 @@ async def test_ledger_and_log_are_compared_when_nothing_is_being_read() -> None:
     assert await reader.poll() == [SECOND[0]]
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_who_stops_waits_for_no_record(ahead: bool) -> None:
+    # case: O8
+    reader = Reader()
+    reader.next.wait_no_longer()  # nobody waits
+    if ahead:
+        await reader.read_ahead(FIRST)
+    polling = asyncio.create_task(reader.poll())
+    await asyncio.sleep(0)
+    reader.next.wait_no_longer()
+    reader.next.wait_no_longer()
+    async with asyncio.timeout(10):
+        assert not await polling
+    assert reader.log.asked == 1
+
+
 async def test_at_the_end_nothing_is_read_any_more() -> None:
     reader = Reader()
     await reader.read_ahead(FIRST)
