@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
@@ -81,13 +82,16 @@ async def test_a_stop_waits_for_no_next_try_and_takes_itself_for_no_recovery(
             await asyncio.Event().wait()
         raise BrokerUnavailable("away")
 
+    def at(wanted: int) -> bool:
+        return polls == wanted
+
     monkeypatch.setattr(EmbeddedSubscription, "poll", away)
     monkeypatch.setattr(worker, "RETRY_MOST_S", 600.0)
     shop = Workshop(database, broker, [])
     with capture_logs() as said:
         for wanted in (1, 4):  # it rests; it polls
             async with shop.working() as working:
-                await eventually(lambda wanted=wanted: polls == wanted, within_s=60)  # type: ignore[misc]
+                await eventually(partial(at, wanted), within_s=60)
         with pytest.raises(BrokerUnavailable):
             working.check()
     assert [line["event"] for line in said if "poll_failed" in line["event"]] == ["poll_failed", "poll_failed"]
