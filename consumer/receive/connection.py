@@ -66,9 +66,10 @@ class WebhookConnection(Connection):
     def _body(self, payload: StreamReader) -> bytes:
         """Its body. Reading it as a stream has the parser look again for what it held back: nothing, where a body of
         usual size came in one piece, and no other request with it."""
-        if payload is EMPTY_PAYLOAD or len(self._messages) > 1 or payload.total_bytes > USUAL_BYTES:
-            return payload.read_nowait()
-        return payload._buffer[0] if len(payload._buffer) == 1 else payload.read_nowait()
+        is_alone = payload is not EMPTY_PAYLOAD and len(self._messages) == 1
+        if is_alone and payload.total_bytes <= USUAL_BYTES and len(payload._buffer) == 1:
+            return payload._buffer[0]
+        return payload.read_nowait()
 
     async def _answer(self, idle: asyncio.Future[None], whole: Whole, headers: Mapping[str, str], body: bytes) -> None:
         keeps = False

@@ -132,7 +132,7 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then drain within the configured time and leave the group."""
-        await self._register()
+        await self._register(stop)
         ingest_over = asyncio.Event()
         if self._watch is not None:
             loop = asyncio.get_running_loop()
@@ -156,9 +156,9 @@ class Worker:
         await stop.wait()
         self._next.wait_no_longer()
 
-    async def _register(self) -> None:
+    async def _register(self, stop: asyncio.Event) -> None:
         away = Condition("ledger_not_ready")
-        while True:
+        while not stop.is_set():
             try:
                 async with self._database.transaction() as session:
                     now = self._clock.now()
@@ -167,14 +167,14 @@ class Worker:
                     paused = await handlers.paused(session)
                 self._honour(paused)  # before the first batch: it may hold what a handler was paused for
                 if is_news:
-                    await self._clock.sleep(LOOK_EVERY_S)  # until the others have looked
+                    await rest(self._clock, LOOK_EVERY_S, stop)  # until the others have looked
                 away.over()
                 return
             except LedgerError as error:
                 if not error.retryable:
                     raise
                 away.lasts(error)
-                await self._clock.sleep(RETRY_MOST_S)
+                await rest(self._clock, RETRY_MOST_S, stop)
 
     # --- ingest ------------------------------------------------------------------------------------------------
 

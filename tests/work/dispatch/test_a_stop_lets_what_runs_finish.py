@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from consumer.broker import Broker, Record
 from consumer.broker.embedded.member import EmbeddedSubscription
-from consumer.errors import BrokerUnavailable
+from consumer.errors import BrokerUnavailable, LedgerUnavailable
 from consumer.ledger import Database
+from consumer.ledger.handling import handlers
 from consumer.plugin import Context, Event, handles
 from consumer.work import worker
 from consumer.work.dispatch import dispatcher
@@ -95,6 +96,24 @@ async def test_a_stop_waits_for_no_next_try_and_takes_itself_for_no_recovery(
         with pytest.raises(BrokerUnavailable):
             working.check()
     assert [line["event"] for line in said if "poll_failed" in line["event"]] == ["poll_failed", "poll_failed"]
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+async def test_a_stop_waits_for_no_ledger_to_come(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: O8
+    tried = asyncio.Event()
+
+    async def away(*_: object) -> None:
+        tried.set()
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr(handlers, "register", away)
+    monkeypatch.setattr(worker, "RETRY_MOST_S", 600.0)
+    async with Workshop(database, broker, []).working() as working:
+        await asyncio.wait_for(tried.wait(), 60)
+    assert not working.polls
 
 
 async def test_the_next_of_a_lane_begins_when_the_one_before_it_is_stored(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -60,10 +61,10 @@ async def column(database: Database, name: str) -> dict[str, Any]:
 # case: H9
 async def test_what_is_paused_already_is_paused_before_its_first_batch(shop: Workshop) -> None:
     first, second = shop.worker(), shop.worker()
-    await first._register()
+    await first._register(asyncio.Event())
     assert set(await column(shop.database, "last_seen_at")) == set(NAMES)
     await paused(shop.database, "test:ship")
-    await second._register()
+    await second._register(asyncio.Event())
     assert second._dispatcher.paused == second._ingest.paused == {"test:ship"}
     assert first._dispatcher.paused == frozenset()
 
@@ -71,7 +72,7 @@ async def test_what_is_paused_already_is_paused_before_its_first_batch(shop: Wor
 # case: H9
 async def test_what_is_paused_meanwhile_is_heard_of_by_the_next_round(shop: Workshop) -> None:
     worker = shop.worker()
-    await worker._register()
+    await worker._register(asyncio.Event())
     await paused(shop.database, "test:note")
     worker._pauser._unstored["test:ship"] = "5 runs dead in a row"
     await worker._tidy(renew=False)
@@ -87,7 +88,7 @@ async def test_what_is_paused_meanwhile_is_heard_of_by_the_next_round(shop: Work
 async def test_it_says_that_it_lives_with_every_renewal(shop: Workshop) -> None:
     worker, clock = shop.worker(), shop.clock
     assert isinstance(clock, DrivenClock)
-    await worker._register()
+    await worker._register(asyncio.Event())
     for renew, seen_at in ((False, AT), (True, AT + timedelta(seconds=20))):
         clock.advance(10)
         await worker._tidy(renew=renew)
@@ -116,7 +117,7 @@ async def test_who_waits_for_what_does_not_answer_is_written_down_when_it_change
 ) -> None:
     # case: R11
     worker, open_now = shop.worker(), dict[str, Breaker]()
-    await worker._register()
+    await worker._register(asyncio.Event())
     written: list[tuple[str, datetime | None]] = []
     real = handlers.set_waiting
 
