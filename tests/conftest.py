@@ -7,10 +7,13 @@ import io
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from sqlalchemy import Engine
+from sqlalchemy.util import LRUCache
 
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
@@ -21,6 +24,21 @@ from tests.support.postgres import copy_database, create_database, postgres_serv
 # How long an example takes is the machine's business, which may be busy with other tests.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+class _CompiledByDatabase(LRUCache[Any, Any]):
+    """What SQLAlchemy compiles of a statement, kept for all engines of a test run: a process of ours has one engine and
+    compiles each statement once, a test run has thousands. The key begins with the engine's dialect; here, its name."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get((key[0].name, *key[1:]), default)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__((key[0].name, *key[1:]), value)
+
+
+_COMPILED = _CompiledByDatabase(5_000)
+Engine._compiled_cache = property(lambda _: _COMPILED, lambda *_: None)  # type: ignore[assignment]  # no other way in
 
 
 @pytest.fixture

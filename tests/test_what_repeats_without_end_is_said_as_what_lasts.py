@@ -38,7 +38,7 @@ EVENTS = {
         "plugin_problem", "plugin_warning", "plugins_not_reloaded", "worker_ended", "worker_failed",
     },
     "once for what is replaced, lost or found again, by then it is another": {
-        "clock_differs", "kafka_client_abandoned", "kafka_client_stopped_badly", "ledger_restored",
+        "clock_differs", "kafka_client_abandoned", "kafka_client_stopped_badly", "ledger_restored", "log_read_again",
         "listener_cancelled", "listener_failed", "log_replaced", "member_declared_dead", "member_replaced",
         "no_longer_leads", "producer_replaced", "published_again",
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -118,10 +118,13 @@ class Subscription(Protocol):
         the first commit, where the log begins. Not during a `poll`. Raises BrokerUnavailable after `timeout_s`."""
         ...
 
-    async def rewind(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
-        """The group goes back to these offsets, where it stands behind them, and reads on from there. Returns the
-        partitions in which it did: records of theirs that were handed out and not dealt with come again, in order. Not
-        during a `poll`. Raises BrokerUnavailable after `timeout_s`."""
+    async def rewind(
+        self, offsets: Mapping[Partition, int], timeout_s: float = 10.0, *, anyway: Collection[Partition] = ()
+    ) -> frozenset[Partition]:
+        """The group goes back to these offsets, where it stands behind them, and reads on from there; `anyway`: this
+        member does, wherever its group stands: what it read was never committed. Returns the partitions in which it
+        did: records of theirs that were handed out and not dealt with come again, in order. Not during a `poll`.
+        Raises BrokerUnavailable after `timeout_s`."""
         ...
 
     def assignment(self) -> frozenset[Partition]:

@@ -37,21 +37,23 @@ class Answer:
 
 
 async def bounded(chunks: AsyncIterator[bytes], encoding: str, max_bytes: int) -> bytes:
-    """The whole body, unpacked, of at most `max_bytes`. Raises UnexpectedAnswer when it is larger or garbled."""
+    """The whole body, unpacked, of at most `max_bytes`. Raises UnexpectedAnswer when it is larger or packed otherwise,
+    UnreadableAnswer when it came to harm on its way."""
     encoding = encoding.strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise UnexpectedAnswer("the answer is packed in a way that was not asked for", encoding=encoding[:40])
     unpack = None if encoding in ("", "identity") else zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    body = bytearray()
+    body, is_empty = bytearray(), True
     try:
         async for chunk in chunks:
+            is_empty = is_empty and not chunk
             body += chunk if unpack is None else unpack.decompress(chunk, max_bytes + 1 - len(body))
             if len(body) > max_bytes:
                 raise UnexpectedAnswer("the answer is too large", max_bytes=max_bytes)
     except zlib.error as error:
-        raise UnexpectedAnswer("the answer's packing is damaged") from error
-    if unpack is not None and not unpack.eof:
-        raise UnexpectedAnswer("the answer's packing is cut short")
+        raise UnreadableAnswer("the answer's packing is damaged") from error
+    if unpack is not None and not unpack.eof and not is_empty:
+        raise UnreadableAnswer("the answer's packing is cut short")
     return bytes(body)
 
 
@@ -106,6 +108,14 @@ def understood(
     if document is None and body_needed:
         raise UnreadableAnswer(status=status, raw=raw, request_id=_word(headers.get("X-Request-Id")))
     return Answer(status=status, document=document or {}, raw=raw)
+
+
+def unread(status: int, headers: Mapping[str, str], why: UnexpectedAnswer, now: datetime) -> ApiError:
+    """What an answer is whose body cannot be had: the error that its status says, and of a success that it cannot."""
+    if not 200 <= status < 300:
+        return error_from(status, headers, None, b"", now)
+    about = {name: value for name, value in why.fields.items() if value is not None}
+    return type(why)(why.message, status=status, request_id=_word(headers.get("X-Request-Id")), **about)
 
 
 def error_from(

@@ -11,6 +11,7 @@ from consumer.payments.errors import (
     RateLimitError,
     ServerError,
     ServiceUnreachable,
+    UnexpectedAnswer,
     UnreadableAnswer,
 )
 
@@ -111,5 +112,7 @@ def counted(error: PaymentsError, failures: Failures) -> None:
         case ServerError() | UnreadableAnswer():
             failures.failed += 1
             failures.ambiguous = True
+        case UnexpectedAnswer():  # of a success; what a redirect leads to was not asked
+            failures.ambiguous = failures.ambiguous or (error.status or 0) < 300
         case _:
             pass

@@ -381,7 +381,7 @@ def class_for(status: int, code: str | None) -> type[ApiError]:
     """The class of an error answer: by its code; only an unknown code falls back to the status (cases C11, C13)."""
     if code in BY_CODE:
         return BY_CODE[code]
-    if status >= 500:
+    if status >= 500 or status == 408:  # what stands before the service gave up waiting for it, or for us
         return ServerError
     if status < 400:
         return UnexpectedAnswer

@@ -18,7 +18,7 @@ import structlog
 from consumer import __version__
 from consumer.clock import Clock
 from consumer.errors import SettingsError
-from consumer.payments.answers import Answer, bounded, told_time, understood
+from consumer.payments.answers import Answer, bounded, told_time, understood, unread
 from consumer.payments.attempts import PATIENCE, Failures, Patience, counted, wait_after, walking
 from consumer.payments.budget import CallKind, Priority
 from consumer.payments.circuit import CredentialCircuit
@@ -31,6 +31,7 @@ from consumer.payments.errors import (
     PaymentsError,
     RateLimitError,
     ServiceUnreachable,
+    UnexpectedAnswer,
 )
 from consumer.payments.shared_budget import Budget
 from consumer.retry import Lasting
@@ -195,7 +196,7 @@ class Transport:
         """Say on a write that an earlier or this very try may have been acted on."""
         if not call.is_write or call.key is None or not failures.ambiguous:
             return
-        if isinstance(error, ApiError) and not error.retryable:
+        if isinstance(error, ApiError) and not error.retryable and not isinstance(error, UnexpectedAnswer):
             error.after_ambiguous = True
             return
         raise AmbiguousWrite(idempotency_key=call.key, route=call.route, reason=error.code) from error
@@ -214,6 +215,8 @@ class Transport:
             await self._budget.acquire(PROBE.kind, priority, max_wait_s=patience.budget_s)
             await self._attempt(PROBE, priority, 1, authorization)
         except PaymentsError as error:
+            if isinstance(error, RateLimitError):
+                await self._budget.pause(PROBE.kind, error.retry_after_seconds)
             # Anything but a welcome leaves the circuit open; the next turn to probe comes in its time.
             raise CircuitOpen(retry_after_s=self._circuit.probe_every_s, application=self._application) from error
         self._credentials.worked(secret, generation)
@@ -324,7 +327,10 @@ class Transport:
                     answered_at = self._clock.now()
                     self.service_clock = theirs, asked_at + (answered_at - asked_at) / 2
                 packed = "" if self._session.auto_decompress else response.headers.get("Content-Encoding", "")
-                raw = await bounded(response.content.iter_any(), packed, self._max_answer_bytes)
+                try:
+                    raw = await bounded(response.content.iter_any(), packed, self._max_answer_bytes)
+                except UnexpectedAnswer as error:
+                    raise unread(response.status, response.headers, error, self._clock.now()) from error
                 read = partial(
                     understood,
                     response.status,

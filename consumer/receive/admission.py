@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
 from consumer.receive.answers import BUSY, Refused
@@ -33,10 +33,15 @@ class ArrivingBody:
         self._began = asyncio.get_running_loop().time()
         self._limit: asyncio.Timeout | None = None
 
-    def limit(self) -> asyncio.Timeout:
-        """The time limit to wait under; later with every part that arrives, up to the whole body's."""
-        self._limit = asyncio.timeout_at(self._until())
-        return self._limit
+    @asynccontextmanager
+    async def limit(self) -> AsyncIterator[None]:
+        """The time limit to wait under; later with every part that arrives, up to the whole body's. Raises
+        TimeoutError, also when it gives way; a body that is here whole waits for nothing any more."""
+        try:
+            async with asyncio.timeout_at(self._until()) as self._limit:
+                yield
+        finally:
+            self._limit = None
 
     def postpone(self) -> None:
         """A part arrived."""
@@ -113,7 +118,8 @@ class Admission:
 
     def grow(self, body: ArrivingBody, size: int) -> None:
         """So many bytes more arrived. Raises Refused when it is this body that has to give way."""
-        self._make_room(size, body)
+        if not body.gave_way:
+            self._make_room(size, body)
         if body.gave_way:
             raise Refused(BUSY, "the body gave way to others")
         self.held_bytes += size

@@ -19,7 +19,9 @@ from consumer.payments import (
     PaymentsError,
     Priority,
     RateLimitError,
+    ResourceNotFound,
     ServiceUnreachable,
+    ValidationError,
 )
 
 HELD_UP_S: Final = 30.0
@@ -46,14 +48,22 @@ class ApplicationApi:
 
 
 async def shown(reading: Awaitable[T]) -> T | None:
-    """What a single read shows; None where the service refuses it: it has no such object, or not for us. A read that
-    failed and may come through the next time says nothing of the object: it is raised."""
+    """What a single read shows; None where the service refuses it: it has no such object, or not for us, or none that
+    can be read. Any other failure says nothing of the object, be it one that may be over the next time, or the word of
+    what stands before the service: it is raised."""
     try:
         return await reading
     except ApiError as error:
-        if error.retryable:
+        if error.retryable or not _is_of_the_object(error):
             raise
         return None
+
+
+def _is_of_the_object(error: ApiError) -> bool:
+    """A refusal that the document knows is; so is one with a code of the service's, and a record that breaks its
+    reading."""
+    said = isinstance(error, ResourceNotFound | ValidationError) or error.service_code is not None
+    return said or (error.status is not None and error.status < 300)
 
 
 def held_up_s(error: PaymentsError) -> float | None:

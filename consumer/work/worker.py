@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -107,6 +108,7 @@ class Worker:
         self._blind: ConsumerError | None = None
         self._uncommitted = False
         self._assigned_anew = False
+        self._went_back: dict[Partition, int] = {}
         self._unpolled = Condition("poll_failed")
         self._untaken = Condition("batch_not_stored")
         self._unsaved = Condition("offsets_not_committed")
@@ -151,6 +153,7 @@ class Worker:
             group.create_task(self._relay.run(ingest_over), name="work:relay")
             group.create_task(self._dead_letters.run(ingest_over), name="work:dead-letters")
             group.create_task(self._keep_house(ingest_over), name="work:house")
+            group.create_task(self._watch_log(ingest_over), name="work:lag")
 
     async def _heed(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -273,14 +276,15 @@ class Worker:
         self, subscription: Subscription, records: Sequence[Record], behind: frozenset[Partition], stop: asyncio.Event
     ) -> tuple[Sequence[Record], frozenset[Partition]]:
         """Ledger and group are compared, for as long as it takes: which of the records in hand are the next ones, and
-        in which of the partitions `behind` nothing lies between them and the ledger any more."""
+        in which of the partitions `behind` nothing lies between them and the ledger any more: those were read from
+        where the ledger stands, and began behind it again."""
         uncompared = Condition("ledger_and_log_not_compared")
         await self._next.settled()
         while not stop.is_set():
             self._assigned_anew = False
             try:
                 stands = await subscription.stands()
-                back = await self._go_back(subscription, stands)
+                back = await self._go_back(subscription, stands, behind)
             except ConsumerError as error:
                 self._assigned_anew = True
                 self._blind = error if isinstance(error, BrokerError) else self._blind
@@ -292,18 +296,27 @@ class Worker:
             return [record for record in records if record.partition not in gone], behind - gone
         return [], frozenset()
 
-    async def _go_back(self, subscription: Subscription, stands: Mapping[Partition, int]) -> frozenset[Partition]:
+    async def _go_back(
+        self, subscription: Subscription, stands: Mapping[Partition, int], behind: frozenset[Partition]
+    ) -> frozenset[Partition]:
         """Where the ledger stands before its group, it was restored from a backup: what it lacks is read again (case
-        O7). A partition it has never read is noted, so that this holds for it too."""
+        O7). So it was where a batch begins behind it, though the group's offsets may not tell: commits may have failed.
+        A partition it has never read is noted, so that this holds for it too."""
         await self._committed()  # it would say that the group is where it is no more
         async with self._database.transaction() as session:
             places = await log_positions.load(session, [self._config.topic])
             new = {one: offset for one, offset in stands.items() if (one.topic, one.number) not in places}
             await log_positions.keep(session, {(one.topic, one.number): offset for one, offset in new.items()})
-        back = await subscription.rewind({Partition(*place): offset for place, offset in places.items()})
+        offsets = {Partition(*place): offset for place, offset in places.items()}
+        again = frozenset(one for one in behind if self._went_back.get(one) != offsets.get(one))
+        back = await subscription.rewind(offsets, anyway=again)
+        self._went_back |= {one: offsets[one] for one in back}
         self._next.drop(back)
-        if back:
-            _log.error("ledger_restored", topic=self._config.topic, partitions=sorted(one.number for one in back))
+        topic = self._config.topic
+        if restored := back - again:
+            _log.error("ledger_restored", topic=topic, partitions=sorted(one.number for one in restored))
+        if looked_for := back & again:
+            _log.warning("log_read_again", topic=topic, partitions=sorted(one.number for one in looked_for))
         return back
 
     async def _take(
@@ -329,6 +342,8 @@ class Worker:
                 wait_s = min(wait_s * 2, RETRY_MOST_S)
             else:
                 self._untaken.over()
+                if self._went_back:
+                    self._went_back = _without(self._went_back, (one.partition for one in records))
                 self._after(taken, records, self._clock.monotonic() - began)
                 return records
         return []
@@ -350,6 +365,7 @@ class Worker:
         """Partitions are about to go: let the batch in hand be stored first, so that fewer records come twice."""
         self._observer.moved("revoked", len(partitions))
         self._next.drop(partitions)
+        self._went_back = _without(self._went_back, partitions)
         await self._idle.wait()
         await self._committed()
 
@@ -364,16 +380,17 @@ class Worker:
             except LedgerError as error:
                 self._untidy.lasts(error)
             round_number += 1
-            try:
-                async with asyncio.timeout(until_tick(self._clock, HOUSEKEEPING_S)):
-                    await stop.wait()
-            except TimeoutError:
-                continue
+            await _tick(self._clock, HOUSEKEEPING_S, stop)
+
+    async def _watch_log(self, stop: asyncio.Event) -> None:
+        """By itself: a log that hangs holds no house up, and what waits must be seen while the ledger is away."""
+        while not stop.is_set():
+            await self._measure_log()
+            await _tick(self._clock, HOUSEKEEPING_S * RENEW_EVERY, stop)
 
     async def _tidy(self, *, renew: bool) -> None:
         """Renew claims, honour pauses, let go what waits behind nothing."""
         if renew:
-            await self._measure_log()  # first: what waits must be seen while the ledger is away
             await self._dispatcher.renew_claims()
             async with self._database.transaction() as session:
                 await handlers.register(session, self._registry.handlers, self._clock.now())
@@ -382,8 +399,9 @@ class Worker:
         await self._pauser.store()
         await self._tell_waiting()
         async with self._database.reading() as session:
-            paused = await handlers.paused(session) | self._pauser.unstored
+            paused = await handlers.paused(session)
             parked = await runs.stranded(session, self._looked_up_to)
+        paused |= self._pauser.unstored  # read last: one may have paused itself just now
         self._honour(paused)
         self._observer.paused(paused, [handler.name for handler in self._registry.handlers])
         self._looked_up_to = parked.after
@@ -431,6 +449,18 @@ class Worker:
             self._unmeasured.over()
         except BrokerError as error:
             self._unmeasured.lasts(error)
+
+
+def _without(places: Mapping[Partition, int], partitions: Iterable[Partition]) -> dict[Partition, int]:
+    gone = frozenset(partitions)
+    return {one: offset for one, offset in places.items() if one not in gone}
+
+
+async def _tick(clock: Clock, every_s: float, stop: asyncio.Event) -> None:
+    """Until the next tick; a stop ends it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(until_tick(clock, every_s)):
+            await stop.wait()
 
 
 def _call(loop: asyncio.AbstractEventLoop, what: Callable[[Blocked], None], found: Blocked) -> None:

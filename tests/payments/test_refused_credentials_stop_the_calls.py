@@ -13,6 +13,7 @@ from consumer.payments import (
     CircuitOpen,
     Credentials,
     MemoryBudgetStore,
+    PaymentsError,
     Priority,
     Scope,
 )
@@ -26,6 +27,7 @@ from tests.payments.support import (
     Reply,
     ScriptedService,
     bench,
+    error_reply,
 )
 from tests.payments.test_secrets_are_checked_shared_and_never_shown import write
 
@@ -242,3 +244,16 @@ async def test_merchant_deactivated_and_reactivated(service: ScriptedService, b:
     b.clock.elapsed_s += 30
     await b.client.orders.retrieve("ord_1")
     assert [change.is_open for change in b.circuit_changes] == [True, False]
+
+
+async def test_a_probe_that_is_too_much_holds_back_all_calls(service: ScriptedService, b: Bench) -> None:
+    # case: C6, S14
+    service.answering = lambda _seen: UNAUTHORIZED
+    await opened(b)
+    service.answering = lambda _seen: error_reply(429, "rate_limited", retry_after="600")
+    before = len(service.seen)
+    for _ in range(18):  # nine minutes
+        b.clock.elapsed_s += 31
+        with pytest.raises(PaymentsError):
+            await b.client.orders.retrieve("ord_1")
+    assert len(service.seen) == before + 1

@@ -213,3 +213,19 @@ async def test_an_oversized_answer_is_refused(service: ScriptedService, b: Bench
     with pytest.raises(UnexpectedAnswer, match="too large"):
         await b.client.orders.retrieve("ord_1")
     assert len(service.seen) == 1
+
+
+@pytest.mark.parametrize(("status", "body"), [(429, b""), (503, b""), (429, b"no gzip")])
+async def test_a_wait_that_is_asked_for_is_heard_whatever_its_body_is(
+    service: ScriptedService, b: Bench, status: int, body: bytes
+) -> None:
+    # case: C6, C9
+    service.will(Reply(status, body, {"Content-Encoding": "gzip", "Retry-After": "3"}), Reply(200, {"id": "ord_1"}))
+    assert (await b.client.orders.retrieve("ord_1")).id == "ord_1"
+    assert max(b.clock.slept) >= 3
+
+
+async def test_who_gave_up_before_the_service_answered_is_asked_again(service: ScriptedService, b: Bench) -> None:
+    # case: C8
+    service.will(Reply(408, b"what stands before it timed out"), Reply(200, {"id": "ord_1"}))
+    assert (await b.client.orders.retrieve("ord_1")).id == "ord_1"

@@ -197,3 +197,37 @@ async def test_of_many_addresses_the_oldest_body_gives_way_and_a_whole_webhook_w
             assert [body.gave_way for body in bodies] == [True] * 11 + [False] * 39
         assert not newest.gave_way
     assert (admission.held_bytes, admission.arriving) == (0, 0)
+
+
+async def test_a_body_that_is_whole_is_no_longer_cut_off() -> None:
+    # case: I22
+    admission = Admission(max_requests=10, max_bytes=1000)
+    with admission.arriving_body("10.0.0.1", 10, 0) as packed:
+        async with packed.limit():
+            admission.grow(packed, 900)
+        with entered(admission, 200):  # while the other one is unpacked
+            assert (packed.gave_way, admission.displaced) == (True, 1)
+
+
+async def test_one_that_gave_way_displaces_nobody_with_its_next_part() -> None:
+    # case: I22
+    admission = Admission(max_requests=10, max_bytes=1000)
+    with (
+        admission.arriving_body("10.0.0.1", 10, 0) as gone,
+        admission.arriving_body("10.0.0.2", 10, 0) as other,
+    ):
+        admission.grow(gone, 700)
+        admission.grow(other, 100)
+        with entered(admission, 900):
+            with pytest.raises(Refused, match="gave way"):
+                admission.grow(gone, 700)
+            assert (other.gave_way, admission.displaced) == (False, 1)
+
+
+async def test_the_last_to_arrive_that_gave_way_is_told_that_it_is_busy() -> None:
+    # case: I22
+    admission = Admission(max_requests=10, max_bytes=1000)
+    with admission.arriving_body("10.0.0.1", 10, 0) as gone:
+        admission.grow(gone, 700)
+        with entered(admission, 900), pytest.raises(Refused, match="gave way"):
+            admission.grow(gone, 700)

@@ -99,8 +99,8 @@ def beat(connection: sqlite3.Connection, group: str, member: str, now_s: float, 
     return known
 
 
-def view(connection: sqlite3.Connection, group: str, member: str) -> GroupView:
-    """What changed for this member."""
+def view(connection: sqlite3.Connection, group: str, member: str, reading: Collection[int]) -> GroupView:
+    """What changed for this member, which reads these partitions."""
     known = connection.execute("SELECT 1 FROM members WHERE id = ?", (member,)).fetchone() is not None
     rows = connection.execute(
         "SELECT partition_id, owner, target FROM claims WHERE group_name = ? AND (owner = ? OR target = ?)",
@@ -109,7 +109,9 @@ def view(connection: sqlite3.Connection, group: str, member: str) -> GroupView:
     return GroupView(
         known=known,
         leaving=frozenset(number for number, owner, target in rows if owner == member and target != member),
-        free=any(owner is None for _, owner, _ in rows),
+        free=any(
+            target == member and owner in (None, member) and number not in reading for number, owner, target in rows
+        ),
     )
 
 
@@ -120,10 +122,11 @@ def generation(connection: sqlite3.Connection, group: str) -> int:
 
 
 def take(connection: sqlite3.Connection, group: str, member: str) -> list[Taken]:
-    """Own the free partitions that were meant for this member."""
+    """Own the free partitions that were meant for this member. Those that are its own already are told, too: it may not
+    have heard the end of the step that took them."""
     rows = connection.execute(
         "SELECT c.partition_id, p.topic, p.number, c.next_offset FROM claims c JOIN partitions p"
-        " ON p.id = c.partition_id WHERE c.group_name = ? AND c.target = ? AND c.owner IS NULL",
+        " ON p.id = c.partition_id WHERE c.group_name = ? AND c.target = ? AND (c.owner IS NULL OR c.owner = c.target)",
         (group, member),
     ).fetchall()
     connection.execute(

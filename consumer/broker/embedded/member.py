@@ -169,7 +169,9 @@ class EmbeddedSubscription:
         found = await self._file.read(partial(claims.stands, group=self._group, partition_ids=list(owned)))
         return {owned[number]: offset for number, offset in found.items()}
 
-    async def rewind(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
+    async def rewind(
+        self, offsets: Mapping[Partition, int], timeout_s: float = 10.0, *, anyway: Collection[Partition] = ()
+    ) -> frozenset[Partition]:
         """See the Protocol."""
         mine = {number: offsets[one] for number, one in self._owned.items() if one in offsets}
         if not mine:
@@ -178,7 +180,8 @@ class EmbeddedSubscription:
         unsure, self._unsure = self._unsure, self._unsure | mine.keys()
         moved = await self._file.write(step, timeout_s)
         self._unsure = frozenset()
-        back = [number for number in mine if number in self._cursors and (number in moved or number in unsure)]
+        must = moved | unsure | {number for number in mine if self._owned.get(number) in anyway}
+        back = [number for number in mine if number in self._cursors and number in must]
         for number in back:
             self._cursors[number] = _Cursor(number, self._owned[number], mine[number])
         self._records_wake.set()
@@ -255,7 +258,8 @@ class EmbeddedSubscription:
                 await asyncio.sleep(FOLLOW_AT_LEAST_EVERY_S)
 
     async def _settle(self) -> None:
-        seen = await self._file.read(partial(claims.view, group=self._group, member=self._member))
+        look = partial(claims.view, group=self._group, member=self._member, reading=tuple(self._cursors))
+        seen = await self._file.read(look)
         if not seen.known:
             LOG.warning("member_declared_dead", group=self._group)
             await self._let_go(list(self._owned))
@@ -265,13 +269,14 @@ class EmbeddedSubscription:
             return
         if seen.leaving:
             await self._let_go(seen.leaving)
-            drop = partial(claims.release, group=self._group, member=self._member, partition_ids=seen.leaving)
-            await self._file.write(drop, JOIN_TIMEOUT_S)
             for number in seen.leaving:
                 self._owned.pop(number, None)
+            drop = partial(claims.release, group=self._group, member=self._member, partition_ids=seen.leaving)
+            await self._file.write(drop, JOIN_TIMEOUT_S)
         if seen.free:
             take = partial(claims.take, group=self._group, member=self._member)
-            await self._begin(await self._file.write(take, JOIN_TIMEOUT_S))
+            taken = await self._file.write(take, JOIN_TIMEOUT_S)
+            await self._begin([one for one in taken if one.partition_id not in self._cursors])
 
     async def _let_go(self, partition_ids: Collection[int]) -> None:
         gone = [self._cursors.pop(number).partition for number in partition_ids if number in self._cursors]

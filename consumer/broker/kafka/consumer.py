@@ -9,9 +9,8 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from aiokafka.errors import KafkaError
 
-from consumer.broker.kafka.causes import broker_error, why_unreachable
+from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
 
 JOIN_SLACK_S = 30.0
@@ -89,7 +88,7 @@ async def open_consumer(
     except BaseException as error:
         listener.detach()
         await end(consumer, END_WITHIN_S)
-        if isinstance(error, KafkaError | TimeoutError | OSError):
+        if isinstance(error, (*REFUSALS, TimeoutError)):
             known = await why_unreachable(connection)
             raise known or broker_error(error, "the group could not be joined", group=group) from error
         raise

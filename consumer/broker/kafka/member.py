@@ -222,12 +222,14 @@ class KafkaSubscription:
         found = zip(spots.items(), stored, strict=True)
         return {partition: starts[spot] if offset is None else offset for (partition, spot), offset in found}
 
-    async def rewind(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
+    async def rewind(
+        self, offsets: Mapping[Partition, int], timeout_s: float = 10.0, *, anyway: Collection[Partition] = ()
+    ) -> frozenset[Partition]:
         """See the Protocol."""
         consumer, owned = self._consumer, self._owned
         stands = await self.stands(timeout_s)
-        unsure = self._unsure
-        back = {one: at for one, at in offsets.items() if one in stands and (at < stands[one] or one in unsure)}
+        must = self._unsure.union(anyway)
+        back = {one: at for one, at in offsets.items() if one in stands and (at < stands[one] or one in must)}
         if consumer is None or not back:
             return frozenset()
         self._unsure = frozenset(back)

@@ -38,7 +38,7 @@ from consumer.broker.kafka.lanes import (
 from consumer.broker.kafka.murmur2 import partition_of
 from consumer.broker.kafka.topics import MAX_BATCH_BYTES
 from consumer.causes import of_kafka
-from consumer.errors import BrokerUnavailable, RecordTooLarge
+from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge
 from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger(__name__)
@@ -337,7 +337,7 @@ class KafkaPublisher:
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
                     self._producer = await self._connect()
-            except (*REFUSALS, TimeoutError) as error:
+            except (*REFUSALS, TimeoutError, BrokerError) as error:  # ours: of a TLS file that is being replaced, too
                 away.lasts(error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RENEW_WAIT_CEILING_S)

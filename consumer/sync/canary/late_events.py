@@ -21,29 +21,32 @@ AT_ONCE: Final = 5
 """So few that reading them before others, as the looks are, leaves those their room."""
 AGAIN_AFTER: Final = timedelta(hours=1)
 """Where a worker is away they wait in the log, and come from there: to publish one twice is harmless, and a waste."""
+FAILED_AGAIN_AFTER: Final = timedelta(minutes=1)
+"""After so long the next try of one that could not be had: others take their turn meanwhile."""
 
 
 class LateEvents:
-    """Those of one application: AT_ONCE at a time, each once in AGAIN_AFTER."""
+    """Those of one application: AT_ONCE at a time, each once in AGAIN_AFTER; in FAILED_AGAIN_AFTER when that failed."""
 
     def __init__(self, app: Application, settlement: Settlement) -> None:
         self._app = app
         self._settlement = settlement
         self._events = app.client.with_priority(Priority.CONFIRM).events
-        self._brought: dict[str, datetime] = {}
+        self._again_at: dict[str, datetime] = {}
 
     async def bring(self, ids: Sequence[str]) -> None:
         """Publish those of these that the service shows. One that cannot be read keeps no other waiting. Raises
         PaymentsError, BrokerError, LedgerError."""
         now, failures = self._app.clock.now(), list[PaymentsError]()
-        self._brought = {one: at for one, at in self._brought.items() if one in ids and now - at < AGAIN_AFTER}
-        for event_id in [one for one in ids if one not in self._brought][:AT_ONCE]:
-            self._brought[event_id] = now
+        self._again_at = {one: at for one, at in self._again_at.items() if one in ids and now < at}
+        for event_id in [one for one in ids if one not in self._again_at][:AT_ONCE]:
+            self._again_at[event_id] = now + FAILED_AGAIN_AFTER
             try:
                 is_brought = await self._bring(event_id)
             except PaymentsError as error:
                 failures.append(error)
                 continue
+            self._again_at[event_id] = now + AGAIN_AFTER
             if is_brought:
                 LOG.warning("late_event_brought", application=self._app.name, event_id=event_id)
         if failures:

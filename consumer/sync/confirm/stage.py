@@ -21,6 +21,7 @@ from consumer.ledger.tables import HintRow
 from consumer.payments import PaymentsError, Priority
 from consumer.reason import Reason
 from consumer.runtime.loop import WokenStage, together
+from consumer.sync.answering import Answering
 from consumer.sync.api import Cooldown, shown
 from consumer.sync.application import Application
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
@@ -52,11 +53,13 @@ class Confirm(WokenStage):
     ) -> None:
         super().__init__(f"confirm {app.name}", app.clock)
         self._app = app
-        self._events = app.client.with_priority(Priority.CONFIRM).events
+        resources = app.client.with_priority(Priority.CONFIRM)
+        self._events = resources.events
         self._settlement = settlement
         self._policy = policy or ConfirmPolicy()
         self._catch_up = catch_up
         self._cooldown = Cooldown(app.clock)
+        self._answering = Answering(resources, self._cooldown, app.clock)
         self._singles = TokenBucket(app.clock, per_s=self._policy.single_per_s, burst=self._policy.single_burst)
         self._hidden = TokenBucket(app.clock, per_s=self._policy.hidden_per_s, burst=self._policy.single_burst)
         self._walk_at = app.clock.monotonic()
@@ -192,7 +195,7 @@ class Confirm(WokenStage):
     async def _verdict(self, hint: HintRow) -> Verdict:
         record = await shown(self._events.retrieve(hint.event_id))
         if record is None:
-            return Reason.NOT_CONFIRMED
+            return Reason.NOT_CONFIRMED if await self._answering.answers() else None
         return confirmed(hints.as_delivery(hint), record.raw_bytes, self._app.locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from consumer.ledger.reading.observation import PAID, ObjectKind, Observation
-from consumer.payments import Priority
+from consumer.payments import ApiError, Priority
 from consumer.sync.api import shown
 from consumer.sync.application import Application
 
@@ -54,7 +54,7 @@ class ServiceLists:
         is_thin = kind != "payment" and (one.status is None or _name(kind, one) is None)
         if is_thin and one.id is not None:
             version = await self._app.versions()
-            found = await shown(listing.retrieve(one.id))
+            found = await _single(listing, one.id)
             if found is None:
                 return Unplaced(kind, one.id, is_paid)
             one = found
@@ -62,6 +62,16 @@ class ServiceLists:
         if name is None:
             return Unplaced(kind, one.id, is_paid or (kind == "order" and one.status == PAID))
         return self._app.observation(kind, name, version, one.raw)
+
+
+async def _single(listing: Any, object_id: str) -> Any:
+    """The record; None for one that cannot be had: that keeps back it alone, not the rest of the list."""
+    try:
+        return await shown(listing.retrieve(object_id))
+    except ApiError as error:
+        if error.retryable:
+            raise
+        return None
 
 
 def _name(kind: ObjectKind, one: Any) -> str | None:

@@ -27,6 +27,7 @@ from consumer.payments import (
     ValidationError,
 )
 from consumer.retry import RetryPolicy
+from consumer.sync.answering import Answering
 from consumer.sync.api import Cooldown
 from consumer.sync.application import Application
 from consumer.sync.publisher import EventPublisher
@@ -34,8 +35,6 @@ from consumer.sync.publisher import EventPublisher
 LOG = structlog.get_logger()
 
 ALARM_AFTER_ATTEMPTS: Final = 8
-ANSWERS_FOR_S: Final = 60.0
-PROBE_AGAIN_S: Final = 5.0
 TOLD: Final = "unreadable"
 """The code of a read whose asker knows that the service shows no such object."""
 
@@ -47,11 +46,9 @@ class Answers:
         self, app: Application, resources: Resources, publisher: EventPublisher, cooldown: Cooldown, retry: RetryPolicy
     ) -> None:
         self._app = app
-        self._resources = resources
         self._publisher = publisher
-        self._cooldown = cooldown
+        self._answering = Answering(resources, cooldown, app.clock)
         self._retry = retry
-        self._is_answering, self._known_until = False, 0.0
         for kind in STATUSES:
             app.metrics.unknown_enums.labels(app.name, f"{kind}.status").inc(0)
 
@@ -116,7 +113,7 @@ class Answers:
         # An id that cannot be asked for has no object.
         if not isinstance(error, ResourceNotFound | ValidationError) or row.kind not in ("order", "subscription"):
             return False
-        if not await self._service_answers():
+        if not await self._answering.answers():
             return False
         answer = unreadable(
             row.application,
@@ -131,19 +128,6 @@ class Answers:
         self._app.metrics.reads_unreadable.labels(self._app.name).inc()
         return True
 
-    async def _service_answers(self) -> bool:
-        """Whether this address answers these credentials at all: where nothing else is found either (a wrong base
-        URL, a proxy's page), a 404 says nothing about the object."""
-        if self._app.clock.monotonic() >= self._known_until:
-            try:
-                await self._resources.application.retrieve()
-            except PaymentsError as error:
-                self._cooldown.take(error)
-                self._is_answering, self._known_until = False, self._app.clock.monotonic() + PROBE_AGAIN_S
-            else:
-                self.service_answered()
-        return self._is_answering
-
     def service_answered(self) -> None:
         """Something was read just now."""
-        self._is_answering, self._known_until = True, self._app.clock.monotonic() + ANSWERS_FOR_S
+        self._answering.answered()

@@ -15,8 +15,8 @@ from functools import partial
 
 import structlog
 
-from consumer.clock import Clock, Pace
-from consumer.errors import LedgerError
+from consumer.clock import Clock, Pace, rest
+from consumer.errors import LedgerError, code_of
 from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events, runs
@@ -41,9 +41,22 @@ from consumer.work.unit_of_work import UnitOfWork
 
 IDLE_S, QUIET_S = 0.5, 2.0
 RETRY_S = 0.5
+GIVE_BACK_WITHIN_S = 5.0
 LATER = datetime.max.replace(tzinfo=UTC)
 
 _log = structlog.get_logger(__name__)
+
+
+class _CutOff(Exception):
+    """A handler took too long over a statement: its connection went with it, so its failure is stored elsewhere."""
+
+    def __init__(self, outcome: Failed) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+class _ConnectionLost(Exception):
+    """The connection broke under a handler: no failure of the handler's (case R11)."""
 
 
 class Dispatcher:
@@ -203,10 +216,12 @@ class Dispatcher:
         return max(room, 0) + self._ahead.wanted(handler, self._clock.monotonic(), unstored)
 
     async def _give_back_what_may_not_start(self) -> None:
-        """What was claimed ahead for one that is paused, hangs, or whose breaker opened: others may have room for it
-        now, and it is due in its order again. And what may be another's already."""
+        """What was claimed ahead for one that is paused, hangs, or whose breaker opened, or when this worker stops:
+        others may have room for it now, and it is due in its order again. And what may be another's already."""
         for name in self._ahead.handlers():
-            is_held = name in self.paused or self._breakers.is_open(name) or self._ahead.is_failing(name)
+            is_held = (
+                self._is_stopping or name in self.paused or self._breakers.is_open(name) or self._ahead.is_failing(name)
+            )
             if is_held or self._ahead.is_stuck(name, self._clock.monotonic()) or self._may_be_lost(name):
                 back = self._ahead.clear(name)
                 for run in back:
@@ -324,20 +339,23 @@ class Dispatcher:
                 await self._give_back_one(run)
                 return
             stored = await self._attempt_in_transaction(handler, run, event)
-        except LedgerError as error:
-            _log.warning("run_not_stored", handler=handler.name, code=error.code)
+        except (LedgerError, _ConnectionLost) as error:
+            _log.warning("run_not_stored", handler=handler.name, code=code_of(error))
             self._forget([run])
+        except _CutOff as error:
+            self._fail(handler, run, event, error.outcome, started_at)
         except Exception as error:  # noqa: BLE001 - it is the run's failure, and stored as such
             _log.exception("transaction_broke", handler=handler.name)
-            self._writer.add(
-                conclude(handler, run, event, failed(error, about=[event]), worker=self._worker,
-                         started_at=started_at, now=self._clock.now())
-            )  # fmt: skip
+            self._fail(handler, run, event, failed(error, about=[event]), started_at)
         else:
             if stored is None:
                 self._forget([run])
             else:
                 self._stored(*stored)
+
+    def _fail(self, handler: Handler, run: ClaimedRun, event: Event, outcome: Failed, started_at: datetime) -> None:
+        now = self._clock.now()
+        self._writer.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
 
     async def _give_back_one(self, run: ClaimedRun) -> None:
         async with self._database.transaction() as session:
@@ -352,8 +370,11 @@ class Dispatcher:
             if not await runs.still_claimed(session, run, worker=self._worker):
                 return None
             ctx = self._contexts.make(handler, event, attempt=run.attempts + 1, plan=run.plan, session=session)
+            connection = await session.connection()
             outcome = await in_savepoint(session, self._executor, handler, event, ctx)
             self._remember_hanging(handler, outcome)
+            if isinstance(outcome, Failed) and connection.invalidated:
+                raise _CutOff(outcome) if has_timed_out(outcome) or was_cut(outcome) else _ConnectionLost
             now = self._clock.now()
             unit = UnitOfWork(now)
             if not isinstance(outcome, Failed):
@@ -389,13 +410,30 @@ class Dispatcher:
             self.wake()
 
     async def _drain(self, drain_s: float) -> None:
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=drain_s)
+        over = asyncio.Event()
+        keeping = asyncio.create_task(self._keep_claims(over), name="dispatcher:claims")
+        try:
+            if self._tasks:
+                await asyncio.wait(set(self._tasks), timeout=drain_s)
+            over.set()
+            await asyncio.wait({keeping}, timeout=GIVE_BACK_WITHIN_S)
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+    async def _keep_claims(self, over: asyncio.Event) -> None:
+        """What still runs stays ours, though nobody keeps house any more; what will not begin is given back."""
+        while not over.is_set():
+            try:
+                await self.renew_claims()
+            except LedgerError as error:
+                self._unclaimed.lasts(error)
+            await rest(self._clock, CLAIM_LEASE_S / 4, over)
 
     async def _give_back(self) -> None:
         """Store what is finished and end the other claims, so that another worker need not wait for their end."""
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(GIVE_BACK_WITHIN_S):
                 await self._writer.flush()
                 if self._claimed:
                     async with self._database.transaction() as session:

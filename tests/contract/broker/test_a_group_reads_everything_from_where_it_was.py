@@ -304,3 +304,15 @@ async def test_a_member_that_does_not_know_whether_the_group_went_back_goes_back
     assert await member.rewind({partition: 2}) == {partition}
     assert values(await read(member, 8)) == [str(number) for number in range(2, 10)]
     assert await member.rewind({partition: 2}) == frozenset(), "once"
+
+
+# case: O7
+async def test_a_member_goes_back_where_its_group_never_came(log: Log, broker: Broker) -> None:
+    topic, group = await log.topic(broker, partitions=1), log.group()
+    await broker.publish_many(topic, [message(str(number)) for number in range(10)])
+    member = broker.subscribe([topic], group)
+    await member.start()
+    (partition,) = next_offsets(await read(member, 10))
+    assert await member.rewind({partition: 4}) == frozenset(), "its group stands at the beginning"
+    assert await member.rewind({partition: 4}, anyway={partition}) == {partition}
+    assert values(await read(member, 6)) == [str(number) for number in range(4, 10)]

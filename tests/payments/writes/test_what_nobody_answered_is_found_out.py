@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 
 from consumer.payments import (
@@ -9,6 +11,7 @@ from consumer.payments import (
     OrderAlreadyPaid,
     SessionNotCancelable,
     SubscriptionAlreadyEnded,
+    UnexpectedAnswer,
 )
 from tests.payments.support import SESSION_FIELDS, Bench, Reply, ScriptedService, bench, error_reply, session_json
 from tests.payments.writes.answers import (
@@ -133,3 +136,29 @@ async def test_a_cancel_is_done_whatever_its_answer_looks_like(service: Scripted
         service.will(Reply(200, body), Reply(204, b""))
         await b.client.checkout_sessions.cancel("cs_1")
         await b.client.subscriptions.cancel("sub_1", at="now")
+
+
+@pytest.mark.parametrize(("headers", "body", "tries"), [
+    ({"Content-Encoding": "br"}, b"packed by what stands between", 1),
+    ({"Content-Encoding": "gzip"}, gzip.compress(b'{"id": "cs_1"}')[:-9], 4),
+    ({}, b"{" + b" " * 2000 + b"}", 1),
+], ids=["packed otherwise", "cut short", "too large"])  # fmt: skip
+async def test_a_success_that_cannot_be_read_keeps_its_key(
+    service: ScriptedService, b: Bench, headers: dict[str, str], body: bytes, tries: int
+) -> None:
+    # case: C3, C26
+    b.client._transport._max_answer_bytes = 1000
+    service.will(*[Reply(200, body, headers)] * tries, NOT_FOUND)
+    with pytest.raises(AmbiguousWrite) as caught:
+        await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    service.will(CREATED)
+    await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    assert set(keys(service)) == {caught.value.idempotency_key}
+
+
+async def test_a_redirect_did_nothing(service: ScriptedService, b: Bench) -> None:
+    # case: C26, C27
+    service.will(Reply(302, b"", {"Location": "https://maintenance.example/"}))
+    with pytest.raises(UnexpectedAnswer):
+        await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    assert service.paths == [CREATE]

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.payments import PaymentsError
-from consumer.sync.canary.late_events import AGAIN_AFTER, AT_ONCE
+from consumer.sync.canary.late_events import AGAIN_AFTER, AT_ONCE, FAILED_AGAIN_AFTER
 from consumer.sync.canary.sightings import LATE
 from consumer.sync.canary.stage import Canary
 from tests.sync.canary.test_money_taken_there_is_known_here import event, looking, recorded, shows, told
@@ -89,3 +89,20 @@ async def test_one_that_the_service_fails_to_show_keeps_no_other_waiting_and_is_
     assert [one.id for one in await world.published()] == ["evt_1"]
     await stage.look()
     assert [one.id for one in await world.published()] == ["evt_1"]
+
+
+# case: B27
+async def test_one_that_could_not_be_had_comes_soon_after_the_service_answers_again(world: World) -> None:
+    stage = await looking(world)
+    await missing(world, 1)
+    world.service.failing["/v1/events/evt_0"] = 503
+    await stage.look()
+    world.clock.advance(LATE_S)
+    with pytest.raises(PaymentsError):
+        await stage.look()
+    del world.service.failing["/v1/events/evt_0"]
+    await stage.look()
+    assert await world.published() == []
+    world.clock.advance(FAILED_AGAIN_AFTER.total_seconds())
+    await stage.look()
+    assert [one.id for one in await world.published()] == ["evt_0"]

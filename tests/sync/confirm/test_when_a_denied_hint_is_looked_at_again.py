@@ -3,13 +3,21 @@ nothing and waits half a minute."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from structlog.testing import capture_logs
 
+from consumer.payments import PaymentsError
 from consumer.sync.confirm.decision import next_look_s
 from consumer.sync.confirm.denials import Denials
 from consumer.sync.confirm.policy import FAILED_AGAIN_S
-from tests.sync.confirm.test_only_what_the_service_says_becomes_an_event import confirm, hint, waiting
+from tests.sync.confirm.test_only_what_the_service_says_becomes_an_event import (
+    confirm,
+    hint,
+    quarantined,
+    waiting,
+)
 from tests.sync.conftest import World, counted_by
 
 LOOKS_S = [2.0, 6.0, 18.0, 54.0, 120.0, 120.0, 120.0, 120.0, 120.0, 120.0, 120.0]
@@ -61,3 +69,20 @@ async def test_what_patience_is_over_for_is_counted_and_said_once(world: World) 
     assert counted_by(world.metrics, "quarantined", "default", "not_confirmed") == 2
     assert [(line["event"], line["deliveries"]) for line in logs] == [("deliveries_not_confirmed", 2)]
     assert await waiting(world) == 1
+
+
+@pytest.mark.parametrize("status", [302, 403, 404, 408])
+async def test_what_stands_before_the_service_denies_nothing(world: World, status: int) -> None:
+    # case: G7, U30
+    world.service.event(1)
+    await hint(world, "evt_000001")
+    world.service.failing["*"] = status  # a redirect to a page about maintenance, a firewall, a wrong path, a balancer
+    stage = confirm(world)
+    for _ in range(60):
+        with suppress(PaymentsError):
+            await stage.once()
+        world.clock.advance(LOOKS_S[-1])
+    assert (await waiting(world), await quarantined(world)) == (1, [])
+    del world.service.failing["*"]
+    assert await stage.once() == 1
+    assert len(await world.published()) == 1

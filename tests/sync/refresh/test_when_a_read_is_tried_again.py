@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError, ResourceNotFound, ServiceUnreachable
+from consumer.sync.answering import ANSWERS_FOR_S, PROBE_AGAIN_S
 from consumer.sync.api import LOOK_AGAIN_S, Cooldown
-from consumer.sync.refresh.answers import ALARM_AFTER_ATTEMPTS, ANSWERS_FOR_S, PROBE_AGAIN_S, Answers
+from consumer.sync.refresh.answers import ALARM_AFTER_ATTEMPTS, Answers
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World, counted_by
@@ -76,12 +77,12 @@ async def test_whether_the_service_answers_at_all_is_asked_once_in_a_while(world
     stage, found = answers(world, service), list[tuple[bool, int]]()
     for seconds in (0.0, ANSWERS_FOR_S - 0.1, 0.1, PROBE_AGAIN_S - 0.1, 0.1):
         world.clock.advance(seconds)
-        found.append((await stage._service_answers(), service.asked))
+        found.append((await stage._answering.answers(), service.asked))
     assert found == [(True, 1), (True, 1), (False, 2), (False, 2), (True, 3)]
     world.clock.advance(ANSWERS_FOR_S - 1)
     stage.service_answered()
     world.clock.advance(ANSWERS_FOR_S - 1)
-    assert (await stage._service_answers(), service.asked) == (True, 3)
+    assert (await stage._answering.answers(), service.asked) == (True, 3)
 
 
 class Rounds(Refresh):

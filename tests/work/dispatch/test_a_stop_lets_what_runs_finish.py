@@ -4,6 +4,7 @@ waits for no clock."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -18,8 +19,10 @@ from consumer.ledger.handling import handlers
 from consumer.plugin import Context, Event, handles
 from consumer.work import worker
 from consumer.work.dispatch import dispatcher
+from consumer.work.ingest import claiming
+from consumer.work.worker import WorkerConfig
 from tests.support.ports import eventually
-from tests.work.workshop import Workshop, order_paid
+from tests.work.workshop import TOPIC, Workshop, order_paid
 
 
 async def test_what_runs_at_a_stop_is_let_finish_and_stored(
@@ -132,3 +135,63 @@ async def test_the_next_of_a_lane_begins_when_the_one_before_it_is_stored(
     async with shop.working():
         await eventually(lambda: shop.all_succeeded(5), within_s=60)
     assert seen == [f"evt_{number}" for number in range(5)]
+
+
+# case: O8
+async def test_what_runs_longer_than_a_claim_at_a_stop_is_called_by_nobody_else(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease_s = 1.5
+    for module in (dispatcher, claiming):
+        monkeypatch.setattr(module, "CLAIM_LEASE_S", lease_s)
+    calls, may_end = list[str](), asyncio.Event()
+
+    @handles("order.paid", name="test:slow", timeout_s=60)
+    async def slow(event: Event, ctx: Context) -> None:
+        calls.append(event.id)
+        await may_end.wait()
+
+    shop = Workshop(database, broker, [slow], config=WorkerConfig(topic=TOPIC, drain_s=60))
+    await shop.publish(order_paid(1))
+    stop = asyncio.Event()
+    leaving = asyncio.create_task(shop.worker().run(stop))
+    await eventually(lambda: bool(calls), within_s=60)
+    async with shop.working():  # who takes over in a rolling deploy
+        stop.set()
+        began_s = time.monotonic()
+        await eventually(lambda: time.monotonic() - began_s > 3 * lease_s)
+        assert (calls, leaving.done()) == (["evt_1"], False)
+        may_end.set()
+        await leaving
+        await eventually(lambda: shop.all_succeeded(1))
+    assert calls == ["evt_1"]
+
+
+# case: O8
+async def test_what_will_not_begin_any_more_is_given_back_when_the_stop_begins(
+    database: Database, broker: Broker
+) -> None:
+    calls, may_end = list[str](), asyncio.Event()
+    may_end.set()
+
+    @handles("order.paid", name="test:slow", concurrency=1)
+    async def slow(event: Event, ctx: Context) -> None:
+        calls.append(event.id)
+        await may_end.wait()
+
+    shop = Workshop(database, broker, [slow], config=WorkerConfig(topic=TOPIC, drain_s=60))
+    stop, leaving = asyncio.Event(), shop.worker()
+    task = asyncio.create_task(leaving.run(stop))
+    await shop.publish(*[order_paid(number) for number in range(300)])
+    await eventually(lambda: len(calls) >= 40, within_s=60)  # who is quick has some ahead
+    may_end.clear()
+    await eventually(lambda: leaving._dispatcher._ahead.count("test:slow") > 0, within_s=60)
+    stop.set()
+
+    async def only_one_is_claimed() -> bool:
+        return len([run for run in await shop.runs() if run.claimed_by is not None]) == 1
+
+    await eventually(only_one_is_claimed)
+    assert not task.done()
+    may_end.set()
+    await task

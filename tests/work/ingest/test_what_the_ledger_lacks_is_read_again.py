@@ -3,10 +3,15 @@ lacks, also under a worker that lives on; what is gone from the log holds nothin
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
-from consumer.broker import Broker
+from consumer.broker import Broker, EmbeddedBroker, Partition
+from consumer.broker.embedded.member import EmbeddedSubscription
+from consumer.errors import BrokerUnavailable
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
 from tests.support.ports import eventually
@@ -56,3 +61,45 @@ async def test_what_is_gone_from_the_log_holds_nothing_up(sqlite_ledger: Databas
     async with shop.working():
         await shop.publish(*(order_paid(number) for number in range(20)))
         await eventually(lambda: shop.all_succeeded(20))
+
+
+# case: O7
+async def test_all_of_it_though_the_offsets_of_what_it_lacks_were_never_committed(
+    sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One outage takes the database and the group's offsets: the group stands no further than the ledger does."""
+    shop, real = Workshop(sqlite_ledger, broker, [fine]), EmbeddedSubscription.commit
+
+    async def away(*_: object) -> frozenset[Partition]:
+        raise BrokerUnavailable("the group's offsets are away")
+
+    async with shop.working():
+        monkeypatch.setattr(EmbeddedSubscription, "commit", away)
+        await shop.publish(*(order_paid(number) for number in range(20)))
+        await eventually(lambda: shop.all_succeeded(20))
+        await set_back(sqlite_ledger, 3)
+        monkeypatch.setattr(EmbeddedSubscription, "commit", real)
+        await shop.publish(*(order_paid(number) for number in range(20, 40)))
+        await eventually(lambda: shop.all_succeeded(40))
+
+
+# case: B13
+async def test_what_is_gone_from_the_middle_of_the_log_is_looked_for_once(
+    sqlite_ledger: Database, broker: Broker
+) -> None:
+    shop = Workshop(sqlite_ledger, broker, [fine])
+    async with shop.working():
+        await shop.publish(*(order_paid(number) for number in range(20)))
+        await eventually(lambda: shop.all_succeeded(20))
+    assert isinstance(broker, EmbeddedBroker)
+    assert broker._file is not None
+    await broker._file.write(lambda log: log.execute("UPDATE partitions SET next_offset = next_offset + 5"), 5.0)
+    with capture_logs() as said:
+        async with shop.working():
+            for number in (20, 40):
+                await shop.publish(*(order_paid(one) for one in range(number, number + 20)))
+                await eventually(partial(shop.all_succeeded, number + 20))
+    lines = [line["event"] for line in said if line["event"] in ("ledger_restored", "log_read_again")]
+    assert lines
+    assert set(lines) == {"log_read_again"}, "nothing was restored"
+    assert len(lines) <= 3, "once for each partition"

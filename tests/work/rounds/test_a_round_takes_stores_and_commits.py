@@ -284,7 +284,9 @@ class GoesBack(Worker):
 
     back: list[Any]
 
-    async def _go_back(self, subscription: object, stands: Mapping[Partition, int]) -> frozenset[Partition]:
+    async def _go_back(
+        self, subscription: object, stands: Mapping[Partition, int], behind: frozenset[Partition]
+    ) -> frozenset[Partition]:
         return await Step(self.back.pop(0)).next()  # type: ignore[no-any-return]  # an error or partitions
 
 

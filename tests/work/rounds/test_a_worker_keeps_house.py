@@ -18,6 +18,7 @@ from consumer.ledger import Database
 from consumer.ledger.handling import handlers, runs
 from consumer.ledger.tables import HandlerRow, RunStatus
 from consumer.plugin import Context, Event, handles
+from consumer.work import worker as module
 from consumer.work.dispatch.breaker import Breaker
 from consumer.work.execution.loop_pool import Harm
 from tests.support.ports import eventually
@@ -177,3 +178,38 @@ async def test_its_parts_are_told_what_concerns_them(shop: Workshop) -> None:
     for status, wakes in ((RunStatus.SUCCEEDED, False), (RunStatus.RETRYING, False), (RunStatus.DEAD, True)):
         worker._dispatcher._observe(result(status, "rejected"))
         assert worker._dead_letters._wake.is_set() is wakes
+
+
+# case: H9
+async def test_one_that_pauses_itself_while_the_ledger_is_asked_stays_paused(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, real = shop.worker(), runs.stranded
+    await worker._register(asyncio.Event())
+
+    async def stranded(*given: Any) -> Any:
+        worker._pauser._pause("test:ship", "5 runs dead in a row")
+        return await real(*given)
+
+    monkeypatch.setattr(runs, "stranded", stranded)
+    await worker._tidy(renew=False)
+    assert worker._dispatcher.paused == worker._ingest.paused == {"test:ship"}
+
+
+# case: O8
+async def test_a_log_that_hangs_holds_up_no_claim(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, stop, rounds = shop.worker(), asyncio.Event(), list[bool]()
+
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    async def tidy(*, renew: bool) -> None:
+        rounds.append(renew)
+
+    monkeypatch.setattr(module, "HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(worker, "lag", hangs)
+    monkeypatch.setattr(worker, "_tidy", tidy)
+    parts = [asyncio.create_task(part(stop)) for part in (worker._watch_log, worker._keep_house)]
+    await eventually(lambda: rounds.count(True) == 3)
+    for part in parts:
+        part.cancel()

@@ -1,0 +1,120 @@
+"""A Kafka client that does not stop in time is given up: whoever looks at the log gets an answer, never its end. One
+that had to be replaced is tried again until it starts, whatever keeps it from that: nobody restarts a process."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import certifi
+import pytest
+
+from consumer.broker.kafka import connection, consumer, member, publisher
+from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
+from consumer.broker.membership import Membership
+from consumer.clock import SystemClock
+from tests.support.ports import eventually
+
+
+class Network:
+    """What aiokafka does: it awaits tasks of its own that somebody has cancelled."""
+
+    async def close(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        waiter.cancel()
+        await waiter
+
+
+class Endless:
+    def __init__(self) -> None:
+        self.client = Network()
+
+    async def stop(self) -> None:
+        await asyncio.Event().wait()
+
+
+# case: I22
+async def test_who_waits_for_its_end_is_not_cancelled_with_it() -> None:
+    await connection.end(Endless(), 0.01)
+    current = asyncio.current_task()
+    assert current is not None
+    assert not current.cancelling()
+
+
+class Client:
+    """Of aiokafka's: it starts unless it is told not to."""
+
+    made = 0
+    refusal: BaseException | None = None
+
+    def __init__(self, **_: Any) -> None:
+        type(self).made += 1
+        self.client = object()
+
+    def subscribe(self, *_: Any, **__: Any) -> None: ...
+
+    async def start(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def stop(self) -> None: ...
+
+    async def getmany(self, timeout_ms: int, **_: Any) -> dict[Any, Any]:
+        await asyncio.sleep(timeout_ms / 1000)
+        return {}
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> type[Client]:
+    class Fresh(Client): ...
+
+    monkeypatch.setattr(publisher, "AIOKafkaProducer", Fresh)
+    monkeypatch.setattr(consumer, "AIOKafkaConsumer", Fresh)
+    monkeypatch.setattr(publisher, "RENEW_WAIT_S", 0.01)
+    monkeypatch.setattr(member, "RESTART_WAIT_S", 0.01)
+    return Fresh
+
+
+# case: I1, I22
+async def test_a_producer_while_its_certificates_are_exchanged(client: type[Client], tmp_path: Path) -> None:
+    authorities, away = tmp_path / "ca.pem", tmp_path / "away.pem"
+    shutil.copy(certifi.where(), authorities)
+    security = KafkaSecurity(security_protocol="SSL", ca_file=authorities)
+    address = KafkaConnection(servers=("127.0.0.1:1",), client_id="tests", security=security)
+    found = publisher.KafkaPublisher(address, max_pending=10, max_pending_bytes=1000)
+    await found.start(5)
+    authorities.rename(away)
+    found._renew(found._producer, "a batch failed")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (found.client, client.made) == (None, 1)
+    away.rename(authorities)
+    await eventually(lambda: found.client is not None)
+    await found.stop(1)
+
+
+async def _there(*_: Any) -> None: ...
+
+
+# case: G5
+async def test_a_member_while_a_broker_has_no_request_in_common_with_it(
+    client: type[Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def reachable(_: Iterable[Any]) -> None:
+        return None
+
+    monkeypatch.setattr(consumer, "why_unreachable", reachable)
+    address = KafkaConnection(servers=("127.0.0.1:1",), client_id="tests")
+    membership = Membership(topics=("t",), group="work", heartbeat_s=1, session_s=5)
+    found = member.KafkaSubscription(address, membership, clock=SystemClock(), exists=_there)
+    await found.start()
+    client.refusal = NotImplementedError("no version of the request in common")
+    found._broken = "the cluster does not answer"
+    found._alarm.set()
+    await eventually(lambda: client.made >= 3)
+    client.refusal = None
+    await eventually(lambda: found._consumer is not None and found._broken is None)
+    await found.stop(1)
