@@ -1,5 +1,6 @@
 """Webhook consumer and fulfilment worker for the payments service (v1 API)."""
 
+DISTRIBUTION = "payments-consumer"
 __version__: str
 
 
@@ -10,7 +11,7 @@ def __getattr__(name: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        found = version("payments-consumer")
+        found = version(DISTRIBUTION)
     except PackageNotFoundError:  # run from a source tree that is not installed
         found = "0+unknown"
     globals()[name] = found

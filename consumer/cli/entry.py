@@ -25,10 +25,23 @@ TERMINATED = 143
 
 def main() -> None:
     """Run the command that was called, and exit with its code (contract, Commands)."""
+    _open_streams()
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         _emptied(stream)
     sys.exit(code)
+
+
+def _open_streams() -> None:
+    """Who is started without one of the three streams has it to nowhere: else the first file that is opened would take
+    its place, and the event loop ends the process when it closes that."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def run(arguments: list[str]) -> int:

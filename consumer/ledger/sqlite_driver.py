@@ -9,9 +9,12 @@ from __future__ import annotations
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import aiosqlite
+from aiosqlite.core import _connection_worker_thread
 
 from consumer import sqlite_file
 
@@ -154,8 +157,16 @@ class Connection(aiosqlite.Connection):
 def connection(database: str, **given: Any) -> Connection:
     """What `create_async_engine` connects with (`async_creator_fn`); to be awaited."""
     made = Connection(lambda: _opened(database, **given), iter_chunk_size=AT_ONCE)
-    made._thread.daemon = True  # as SQLAlchemy does with its own: a connection left behind keeps no process
+    # A daemon, as SQLAlchemy does with its own: a connection left behind keeps no process.
+    made._thread = Thread(target=_served, args=(made._tx,), daemon=True)
     return made
+
+
+def _served(statements: Any) -> None:
+    """The driver's thread, until its connection ends, or the loop of those who wait for it: a command that could not
+    open the file, or was broken off, is over before its thread is."""
+    with suppress(RuntimeError):
+        _connection_worker_thread(statements)
 
 
 def _opened(database: str, *, timeout: float, **given: Any) -> sqlite3.Connection:

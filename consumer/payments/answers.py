@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from consumer.document import parse, shallow
-from consumer.payments.errors import ApiError, UnexpectedAnswer, UnreadableAnswer, class_for
+from consumer.payments.errors import AnswerTooLarge, ApiError, UnexpectedAnswer, UnreadableAnswer, class_for
 from consumer.payments.models import Record
 
 RETRY_AFTER_MAX_S = 86_400.0
@@ -37,8 +37,8 @@ class Answer:
 
 
 async def bounded(chunks: AsyncIterator[bytes], encoding: str, max_bytes: int) -> bytes:
-    """The whole body, unpacked, of at most `max_bytes`. Raises UnexpectedAnswer when it is larger or packed otherwise,
-    UnreadableAnswer when it came to harm on its way."""
+    """The whole body, unpacked, of at most `max_bytes`. Raises AnswerTooLarge; UnexpectedAnswer when it is packed
+    otherwise, UnreadableAnswer when it came to harm on its way."""
     encoding = encoding.strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
         raise UnexpectedAnswer("the answer is packed in a way that was not asked for", encoding=encoding[:40])
@@ -49,7 +49,7 @@ async def bounded(chunks: AsyncIterator[bytes], encoding: str, max_bytes: int) -
             is_empty = is_empty and not chunk
             body += chunk if unpack is None else unpack.decompress(chunk, max_bytes + 1 - len(body))
             if len(body) > max_bytes:
-                raise UnexpectedAnswer("the answer is too large", max_bytes=max_bytes)
+                raise AnswerTooLarge(max_bytes=max_bytes)
     except zlib.error as error:
         raise UnreadableAnswer("the answer's packing is damaged") from error
     if unpack is not None and not unpack.eof and not is_empty:
@@ -58,7 +58,8 @@ async def bounded(chunks: AsyncIterator[bytes], encoding: str, max_bytes: int) -
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:
-    """Seconds from a Retry-After header: a number or an HTTP date; None when it is missing or malformed (case C7)."""
+    """Seconds from a Retry-After header: a number or an HTTP date; None when it is missing or malformed (case C7).
+    `now`: by the clock of who asks for the wait, as far as it tells."""
     if value is None:
         return None
     text = value.strip()
@@ -135,7 +136,7 @@ def error_from(
         field=_word(body.get("field")),
         detail=message if isinstance(message, str) else None,
         raw=raw,
-        retry_after_s=retry_after_s(headers.get("Retry-After"), now),
+        retry_after_s=retry_after_s(headers.get("Retry-After"), told_time(headers) or now),
     )
 
 

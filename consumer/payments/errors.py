@@ -239,6 +239,12 @@ class UnexpectedAnswer(ApiError):
     code = "unexpected_answer"
 
 
+class AnswerTooLarge(UnexpectedAnswer):
+    """The answer is larger than any the API promises; it was not read to its end."""
+
+    code = "answer_too_large"
+
+
 class UnreadableAnswer(UnexpectedAnswer):
     """The answer has a success status, but its body is not the JSON object the API promises."""
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import structlog
 
 from consumer.payments.caller import Caller
-from consumer.payments.errors import CursorLoop, UnexpectedAnswer
+from consumer.payments.errors import AnswerTooLarge, CursorLoop, UnexpectedAnswer
 from consumer.payments.models import Cursor, Page, Record, dumped
 from consumer.payments.requests import checked_limit, path_id
 
@@ -84,10 +84,17 @@ class Listing(Generic[R]):
         return answer.read_as(self._record)
 
     async def _fetched(self, limit: int, cursor: Cursor | None, *, walk: bool) -> Page[R]:
+        """A page that is too large to be taken is asked for in parts, down to one record: it holds up no walk. Not by
+        numeric cursors: with another limit they may mean another place."""
         params = [("limit", str(checked_limit(limit)))]
         if cursor is not None:
             params.append(("cursor", str(cursor)))
-        answer = await self._caller.read(self._route, self._route, tuple(params), walk=walk)
+        try:
+            answer = await self._caller.read(self._route, self._route, tuple(params), walk=walk)
+        except AnswerTooLarge:
+            if limit == 1 or self.stop is Stop.EMPTY_OR_NULL:
+                raise
+            return await self._fetched(max(1, limit // 4), cursor, walk=walk)
         return self._page(answer.document)
 
     @property

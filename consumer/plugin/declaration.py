@@ -65,6 +65,8 @@ def checked_fulfils(given: bool | None, types: tuple[str, ...], *, transactional
 def checked_function(function: F, *, batch: bool = False) -> F:
     """The function, if it is async and takes exactly (event, ctx), or (batch). Raises HandlerInvalid."""
     where = getattr(function, "__qualname__", repr(function))
+    if isinstance(function, functools.partial):
+        raise HandlerInvalid("a handler is an async function: call the functools.partial from one", at=where)
     takes = "batch: Sequence[tuple[Event, Context]]" if batch else "event: Event, ctx: Context"
     if not inspect.iscoroutinefunction(function):
         raise HandlerInvalid(f"a handler is an async function: async def name({takes})", at=where)
@@ -97,6 +99,9 @@ def singly(function: BatchFunction) -> HandlerFunction:
 
 def checked_policy(attempts: int, first_s: float, factor: float, ceiling_s: float) -> RetryPolicy:
     """When it is tried again; times in seconds. Raises HandlerInvalid."""
+    checked_count("attempts", attempts)
+    for option, value in (("first_wait_s", first_s), ("wait_factor", factor), ("max_wait_s", ceiling_s)):
+        checked_number(option, value)
     if not (0 <= first_s <= LONGEST_S and 0 <= ceiling_s <= LONGEST_S and 1 <= factor <= FACTOR_MAX):
         raise HandlerInvalid(f"waits are from 0 to {LONGEST_S:g} seconds, wait_factor from 1 to {FACTOR_MAX:g}")
     try:
@@ -114,21 +119,42 @@ def checked_on_dead(given: OnDead) -> OnDead:
 
 def checked_limit(option: str, value: int) -> int:
     """A whole number, 0 for never. Raises HandlerInvalid."""
-    if not isinstance(value, int) or value < 0:
+    if type(value) is not int or value < 0:
         raise HandlerInvalid(f"{option} is a whole number, 0 for never", given=value)
     return value
 
 
 def checked_positive(option: str, value: float) -> float:
     """Seconds above zero, at most LONGEST_S. Raises HandlerInvalid."""
-    if not 0 < value <= LONGEST_S:
+    if not 0 < checked_number(option, value) <= LONGEST_S:
         raise HandlerInvalid(f"{option} must be above zero, and at most {LONGEST_S:g}", given=value)
+    return value
+
+
+def checked_number(option: str, value: float) -> float:
+    """A number. Raises HandlerInvalid."""
+    if type(value) not in (int, float):
+        raise HandlerInvalid(f"{option} is a number", given=value)
+    return value
+
+
+def checked_flag(option: str, value: bool) -> bool:
+    """True or False. Raises HandlerInvalid."""
+    if not isinstance(value, bool):
+        raise HandlerInvalid(f"{option} is True or False", given=value)
+    return value
+
+
+def checked_name(value: str | None) -> str | None:
+    """A text, or none. Raises HandlerInvalid."""
+    if value is not None and not isinstance(value, str):
+        raise HandlerInvalid("name is a text", given=value)
     return value
 
 
 def checked_count(option: str, value: int) -> int:
     """A whole number above zero. Raises HandlerInvalid."""
-    if not isinstance(value, int) or value < 1:
+    if type(value) is not int or value < 1:
         raise HandlerInvalid(f"{option} is a whole number above zero", given=value)
     return value
 
@@ -200,11 +226,15 @@ def handles(
     Raises HandlerInvalid when the declaration is not usable. The function is returned unchanged.
     """
 
+    if any(callable(one) for one in types):
+        raise HandlerInvalid('@handles needs the event type: @handles("order.paid")')
+    checked_flag("transactional", transactional)
+
     def mark(function: Any) -> Any:
         together = checked_function(function, batch=True) if checked_batch(batch, transactional=transactional) else None
         one = checked_function(function) if together is None else singly(together)
         made = Handler(
-            name=name or f"{function.__module__}:{function.__qualname__}",
+            name=checked_name(name) or f"{function.__module__}:{function.__qualname__}",
             types=checked_types(types),
             function=one,
             together=together,

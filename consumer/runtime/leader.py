@@ -63,11 +63,12 @@ class Leader:
                 await rest(self._clock, self._renew_s, stop)
 
     async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Do a bounded piece of work if the role is free now; raises AnotherLeads when another process leads.
+        """Do a bounded piece of work if the role is free now; raises AnotherLeads when another process leads, and what
+        keeps the ledger from telling.
 
         Raises LeaseLost when the role is lost half way; the work is cancelled then.
         """
-        if not await self._take():
+        if not await self._tenure.take(self._renew_s):
             raise AnotherLeads(role=self.role)
         try:
             doing = asyncio.create_task(work())

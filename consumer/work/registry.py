@@ -9,6 +9,7 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
+from consumer import DISTRIBUTION
 from consumer.errors import HandlerInvalid
 from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
 from consumer.plugin import Context, Event, Handler, declared
@@ -95,7 +96,8 @@ def load_registry(
 
     `allowed`: names of handlers or plugins (None: all). `renamed`: a handler's new name to the name under which the
     ledger knows it (case H7). A plugin that fails to import, or that brings a name twice, is broken: it harms nobody.
-    Of two packages that bring a plugin of one name neither is loaded: nobody could say whose events these are.
+    Of two packages that bring a plugin of one name neither is loaded: nobody could say whose events these are. What
+    this package brings itself comes first: no other can take a built-in's name, or that of its handlers.
     """
     handlers: dict[str, Handler] = {}
     broken: list[BrokenPlugin] = []
@@ -104,7 +106,8 @@ def load_registry(
         found.setdefault(entry.name, []).append(entry)
     installed = {name: partial(_module, entries) for name, entries in found.items()}
     given = {name: partial(_itself, module) for name, module in (extra or {}).items()}
-    for plugin, load in sorted({**installed, **given}.items()):
+    own = {name for name, entries in found.items() if any(map(_is_own, entries))}
+    for plugin, load in sorted({**installed, **given}.items(), key=lambda one: (one[0] not in own, one[0])):
         try:
             loaded = [_renamed(handler, renamed or {}) for handler in handlers_of(load())]
             loaded = [replace(handler, plugin=plugin) for handler in loaded]
@@ -117,15 +120,30 @@ def load_registry(
             broken.append(BrokenPlugin(plugin, told_import(error, modules, REASON_MAX_CHARS)))
             continue
         handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
+    broken += [BrokenPlugin(name, f"{_brought(found[name])}; the built-in one is loaded") for name in sorted(own)
+               if _is_ambiguous(found[name])]  # fmt: skip
     return Registry(tuple(handlers.values()), broken)
 
 
 def _module(entries: Sequence[EntryPoint]) -> ModuleType:
     """The module of a plugin. Raises HandlerInvalid when several packages bring it and do not mean the same module."""
-    if len({entry.value for entry in entries}) > 1:
-        brought = " and ".join(sorted(f"{brought_by(entry)} ({entry.value})" for entry in entries))
-        raise HandlerInvalid(f"several packages bring a plugin of this name: {brought}; uninstall all but one")
+    entries = [one for one in entries if _is_own(one)] or entries
+    if _is_ambiguous(entries):
+        raise HandlerInvalid(f"{_brought(entries)}; uninstall all but one")
     return import_module(entries[0].value)
+
+
+def _is_own(entry: EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == DISTRIBUTION
+
+
+def _is_ambiguous(entries: Sequence[EntryPoint]) -> bool:
+    return len({entry.value for entry in entries}) > 1
+
+
+def _brought(entries: Sequence[EntryPoint]) -> str:
+    brought = " and ".join(sorted(f"{brought_by(entry)} ({entry.value})" for entry in entries))
+    return f"several packages bring a plugin of this name: {brought}"
 
 
 def brought_by(entry: EntryPoint) -> str:

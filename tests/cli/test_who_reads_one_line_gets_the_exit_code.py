@@ -52,3 +52,12 @@ def _into_a_full_disk(*words: str, settings: dict[str, str]) -> subprocess.Compl
     with Path("/dev/full").open("wb", buffering=0) as full:
         command = [sys.executable, "-m", "consumer", *words]
         return subprocess.run(command, env=kept | settings, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_who_closes_the_streams_gets_it_too(tmp_path: Path, closed: str) -> None:
+    settings = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db", "PYTHON": sys.executable}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
+    for command, code in (("db upgrade", 0), ("events list", 0), ("status", STUCK)):
+        words = ["sh", "-c", f'exec "$PYTHON" -m consumer {command} {closed}']
+        assert subprocess.run(words, env=kept | settings, timeout=60, check=False).returncode == code, command

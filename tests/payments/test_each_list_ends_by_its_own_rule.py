@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from consumer.payments import EMPTY_PAGES_MAX, CursorLoop, UnexpectedAnswer, ValidationError
+from consumer.payments import EMPTY_PAGES_MAX, AnswerTooLarge, CursorLoop, UnexpectedAnswer, ValidationError
 from consumer.payments.listings import Listing
 from tests.payments.support import Bench, Reply, ScriptedService, Seen
 
@@ -176,3 +176,24 @@ async def test_a_list_without_next_cursor_is_its_last_page(service: ScriptedServ
     # case: B14
     service.will(Reply(200, {"items": [{"id": "o"}]}))
     assert [record.id async for record in b.client.orders.iterate()] == ["o"]
+
+
+async def test_events_too_large_for_one_page_are_asked_for_in_parts(service: ScriptedService, b: Bench) -> None:
+    # case: B17, C13
+    b.client._transport._max_answer_bytes = 400
+    service.answering = events(60)
+    found = [one.id async for one in b.client.events.iterate()]
+    assert found == [f"evt_{number}" for number in range(1, 61)]
+    assert {seen.query["limit"] for seen in service.seen} == {"100", "25", "6"}
+    b.client._transport._max_answer_bytes = 10
+    with pytest.raises(AnswerTooLarge):
+        await b.client.events.list()
+
+
+async def test_by_numeric_cursors_the_limit_stays(service: ScriptedService, b: Bench) -> None:
+    # case: C13
+    b.client._transport._max_answer_bytes = 400
+    service.answering = numbered(60, text=False)
+    with pytest.raises(AnswerTooLarge):
+        await b.client.orders.list()
+    assert len(service.seen) == 1

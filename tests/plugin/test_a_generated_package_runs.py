@@ -105,7 +105,8 @@ def test_the_consumer_is_an_explicit_reference_that_nobody_else_can_claim(tmp_pa
 
 
 def test_names_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    for name in ("json", "Shop", "1shop", "shop--ping", "class", "../shop", "consumer", "a" * 51):
+    taken = ("json", "class", "consumer", "fulfilment", "access")
+    for name in (*taken, "Shop", "1shop", "shop--ping", "../shop", "a" * 51):
         with pytest.raises(UsageError):
             write_package(name, tmp_path, consumer=ELSEWHERE)
         with pytest.raises(UsageError):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from consumer.errors import HandlerInvalid
 from consumer.plugin import Context, Event, handles
 from consumer.work.inspection import inspect_plugins
 from consumer.work.registry import load_registry
@@ -185,3 +187,37 @@ def plugin(source: str) -> ModuleType:
             return object.__getattribute__(self, name)
 
     return Lazy("wrong")
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    ({"attempts": 2.5}, "attempts is a whole number above zero"),
+    ({"attempts": True}, "attempts is a whole number above zero"),
+    ({"attempts": "8"}, "attempts is a whole number above zero"),
+    ({"timeout_s": "30"}, "timeout_s is a number"),
+    ({"first_wait_s": None}, "first_wait_s is a number"),
+    ({"transactional": "yes"}, "transactional is True or False"),
+    ({"concurrency": True}, "concurrency is a whole number above zero"),
+    ({"pause_after": False}, "pause_after is a whole number, 0 for never"),
+    ({"name": 5}, "name is a text"),
+], ids=str)  # fmt: skip
+def test_an_option_of_another_type_is_named(options: dict[str, Any], told: str) -> None:
+    async def ship(event: Event, ctx: Context) -> None: ...
+
+    declare: Any = handles
+    with pytest.raises(HandlerInvalid, match=told):
+        declare("order.paid", **options)(ship)
+
+
+def test_an_event_type_that_was_forgotten_is_asked_for() -> None:
+    async def ship(event: Event, ctx: Context) -> None: ...
+
+    declare: Any = handles
+    with pytest.raises(HandlerInvalid, match="needs the event type"):
+        declare(ship)
+
+
+def test_a_partial_is_no_handler() -> None:
+    async def ship(event: Event, ctx: Context, url: str) -> None: ...
+
+    with pytest.raises(HandlerInvalid, match=r"call the functools\.partial from one"):
+        handles("order.paid")(partial(ship, url="https://x.example"))

@@ -12,8 +12,8 @@ from sqlalchemy import Table, update
 from structlog.testing import capture_logs
 
 from consumer.clock import DrivenClock, SystemClock
-from consumer.errors import AnotherLeads, LeaseLost
-from consumer.ledger import Database
+from consumer.errors import AnotherLeads, LeaseLost, LedgerDiskFull
+from consumer.ledger import Database, leases
 from consumer.ledger.reading import sync_state
 from consumer.ledger.tables import LeaseRow
 from consumer.runtime import leader as leading
@@ -339,3 +339,18 @@ async def test_a_piece_of_work_gives_its_result_or_tells_that_the_role_was_lost(
     async with asyncio.timeout(10):
         with pytest.raises(LeaseLost):
             await stepped(sqlite_ledger, SteppedClock()).once(robbed)
+
+
+async def test_a_ledger_that_cannot_tell_is_not_taken_for_another_that_leads(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: B26
+    async def full(*_: object, **__: object) -> None:
+        raise LedgerDiskFull
+
+    async def never() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(leases, "acquire", full)
+    with pytest.raises(LedgerDiskFull):
+        await leader(sqlite_ledger, "one").once(never)

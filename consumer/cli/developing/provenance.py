@@ -9,9 +9,9 @@ from importlib.metadata import distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from consumer import DISTRIBUTION
 from consumer.errors import UsageError
 
-DISTRIBUTION = "payments-consumer"
 GIT_LIMIT_S = 10.0
 EXAMPLE = f"--consumer '{DISTRIBUTION} @ git+https://HOST/PATH@REVISION'"
 _SCP = re.compile(r"(?:(?P<user>[\w.-]+)@)?(?P<host>[\w.-]+):(?P<path>[^/].*)\Z")

@@ -6,11 +6,13 @@ import hashlib
 import keyword
 import re
 import sys
+from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
 from consumer.errors import UsageError
+from consumer.work.registry import GROUP
 
 TEMPLATE = "handlers.template"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
@@ -78,6 +80,8 @@ def package_name(name: str) -> str:
     package = name.replace("-", "_")
     if keyword.iskeyword(package) or package in sys.stdlib_module_names or find_spec(package) is not None:
         raise UsageError("a Python module of that name exists already", given=package)
+    if package in {entry.name for entry in entry_points(group=GROUP)}:
+        raise UsageError("a plugin of that name is installed already", given=package)
     return package
 
 

@@ -27,8 +27,12 @@ from consumer.reason import Reason, reason_of
 from consumer.settings import Role, Settings
 from consumer.wire import pack_delivery
 
-Number = Annotated[int | None, typer.Argument(metavar="[ID]", help="One of them, by its number in `quarantine list`.")]
-Id = Annotated[int | None, typer.Option("--id", help="The same.")]
+ID_MAX = 2**63 - 1
+
+Number = Annotated[
+    int | None, typer.Argument(metavar="[ID]", max=ID_MAX, help="One of them, by its number in `quarantine list`.")
+]
+Id = Annotated[int | None, typer.Option("--id", max=ID_MAX, help="The same.")]
 Because = Annotated[Reason | None, typer.Option("--because", help="Those that lie there for this reason.")]
 SHOWN_BYTES = 4_000
 
@@ -89,7 +93,7 @@ def _none_fits(in_all: int, application: str | None) -> str:
 
 @app.command()
 def show(
-    number: Annotated[int, typer.Argument(metavar="ID", help="Its number in `quarantine list`.")],
+    number: Annotated[int, typer.Argument(metavar="ID", max=ID_MAX, help="Its number in `quarantine list`.")],
     raw: Annotated[bool, typer.Option("--raw", help="Its body, too: it holds what somebody sent.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -58,6 +58,9 @@ def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path)
     assert desk.ask("quarantine", "show", str(first), "--raw")["body"] == '{"id":"evt_1"}'
     assert "say which" in desk.ask("quarantine", "discard", "--reason", "x", "--yes", code=2)
     assert "not_found" in desk.ask("quarantine", "show", "999", code=1)
+    assert "not_found" in desk.ask("quarantine", "show", str(2**63 - 1), code=1)
+    for words in (["show"], ["retry"], ["discard"]):  # more than any database counts to
+        assert "error[usage]" in desk.ask("quarantine", *words, str(2**63), code=2)
 
     done = desk.ask("quarantine", "retry", str(first), "--reason", "it was real", "--yes")
     assert done == {"retried": [first], "again": [], "more": False}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
-from types import ModuleType
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
 from consumer.plugin import Context, Event, Handler, handles
-from consumer.work.registry import KNOWN_TYPES_MAX, PLUGIN_CHARS, BrokenPlugin, Registry, load_registry
+from consumer.work import registry
+from consumer.work.registry import GROUP, KNOWN_TYPES_MAX, PLUGIN_CHARS, BrokenPlugin, Registry, load_registry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -102,3 +106,43 @@ def test_who_wants_a_type_is_looked_up_once_and_made_up_types_take_no_memory() -
         assert registry.wanting(f"order.made_up_{number}") == (some,)
         assert registry.wanting(f"made_up_{number}") == ()
     assert len(registry._by_type) == KNOWN_TYPES_MAX
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **found: tuple[str, ModuleType]) -> None:
+    """Beside ours, each under its name in the module of a package that brings it as a plugin of a name."""
+    entries = list(entry_points(group=GROUP))
+    for package, (plugin, code) in found.items():
+        monkeypatch.setitem(sys.modules, package, code)
+        about: Any = SimpleNamespace(name=package, version="1.0")
+        entries.insert(0, EntryPoint(plugin, package, GROUP)._for(about))  # type: ignore[attr-defined]  # as importlib does it
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+
+
+# case: H8
+@pytest.mark.parametrize("plugin", ["acme", "zebra"])
+def test_nobody_takes_the_name_of_a_built_in_handler(monkeypatch: pytest.MonkeyPatch, plugin: str) -> None:
+    installed(monkeypatch, acme_shop=(plugin, module("fulfilment:order_paid", "acme:mine")))
+    found = load_registry()
+    assert [one.plugin for one in found.handlers if one.name == "fulfilment:order_paid"] == ["fulfilment"]
+    assert [one.plugin for one in found.broken] == [plugin]
+    assert "two handlers are called 'fulfilment:order_paid'" in found.broken[0].reason
+
+
+# case: H8
+def test_nobody_takes_the_name_of_a_built_in_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, acme_shop=("fulfilment", module("acme:mine")))
+    found = load_registry()
+    assert "fulfilment:order_paid" in {one.name for one in found.handlers}
+    assert "acme:mine" not in {one.name for one in found.handlers}
+    [broken] = found.broken
+    assert broken.plugin == "fulfilment"
+    assert broken.reason.endswith("; the built-in one is loaded")
+
+
+# case: H8
+def test_of_two_packages_with_one_plugin_neither_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, one_shop=("shop", module("one:mine")), other_shop=("shop", module("other:mine")))
+    found = load_registry()
+    assert not {"one:mine", "other:mine"} & {one.name for one in found.handlers}
+    [broken] = found.broken
+    assert broken.reason.endswith("; uninstall all but one")

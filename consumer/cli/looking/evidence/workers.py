@@ -21,11 +21,10 @@ def judge_workers(
     telling = [one for one in processes if one.role == "work" and HANDLERS in one.said and is_living(one, now)]
     if telling:
         left_out, broken_plugins = _left_out(telling), _broken(telling)
-    found = [
-        Finding(Grade.DEGRADED, "built_in_left_out", f"CONSUMER_HANDLERS leaves out {plugin}") for plugin in left_out
-    ]
+    found = [Finding(_grade(one), "built_in_left_out", f"CONSUMER_HANDLERS leaves out {one}") for one in left_out]
     if broken_plugins:
-        found.append(Finding(Grade.DEGRADED, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
+        grade = Grade.STUCK if BUILT_IN.keys() & set(broken_plugins) - _there(telling) else Grade.DEGRADED
+        found.append(Finding(grade, "plugins_broken", f"cannot be loaded: {', '.join(broken_plugins)}"))
     differ = mixed(processes, now)
     if differ is not None:
         names = ", ".join(differ.handlers[:NAMED_MAX])
@@ -38,9 +37,18 @@ def judge_workers(
 
 def _left_out(workers: Sequence[Process]) -> list[str]:
     """The built-in plugins of which no worker has a handler, though each could load them."""
-    there = {name.partition(":")[0] for one in workers for name in one.said[HANDLERS].split()}
-    there |= set(_broken(workers))
+    there = _there(workers) | set(_broken(workers))
     return [f"{name} ({harm})" for name, harm in BUILT_IN.items() if name not in there]
+
+
+def _there(workers: Sequence[Process]) -> set[str]:
+    """The plugins of which some worker has a handler."""
+    return {name.partition(":")[0] for one in workers for name in one.said[HANDLERS].split()}
+
+
+def _grade(left_out: str) -> Grade:
+    """Without fulfilment orders wait. Who sells no subscription may do without access."""
+    return Grade.STUCK if left_out.startswith("fulfilment") else Grade.DEGRADED
 
 
 def _broken(workers: Sequence[Process]) -> list[str]:

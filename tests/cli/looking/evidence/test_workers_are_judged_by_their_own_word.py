@@ -38,7 +38,7 @@ def worker(name: str, handlers: str | None = ALL, *, up: timedelta = MIXED_FOR, 
 
 def told(*workers: Process, **here: Any) -> list[str]:
     found = judge_workers(workers, NOW, **{"left_out": (), "broken_plugins": (), **here})
-    assert {one.grade for one in found} <= {Grade.DEGRADED}
+    assert Grade.HEALTHY not in {one.grade for one in found}
     return [one.code for one in found]
 
 
@@ -53,6 +53,22 @@ def test_a_built_in_that_no_worker_runs_is_named_whatever_is_set_here() -> None:
 # case: H8
 def test_a_plugin_that_a_worker_cannot_load_is_named() -> None:
     assert told(worker("a", "access:subscription", broken="fulfilment")) == ["plugins_broken"]
+
+
+# case: H1, H8
+def test_without_fulfilment_orders_wait() -> None:
+    def grade(one: Process) -> Grade:
+        [found] = judge_workers([one], NOW, left_out=(), broken_plugins=())
+        return found.grade
+
+    assert grade(worker("a", "access:subscription shop:ship")) is Grade.STUCK
+    assert grade(worker("a", "fulfilment:order_paid shop:ship")) is Grade.DEGRADED, "perhaps nothing is subscribed to"
+    for broken in ("fulfilment", "access"):
+        there = "access:subscription" if broken == "fulfilment" else "fulfilment:order_paid"
+        assert grade(worker("a", there, broken=broken)) is Grade.STUCK
+    both = "access:subscription fulfilment:order_paid"
+    assert grade(worker("a", both, broken="shop")) is Grade.DEGRADED
+    assert grade(worker("a", both, broken="fulfilment")) is Grade.DEGRADED, "another package's, of the same name"
 
 
 # case: O9

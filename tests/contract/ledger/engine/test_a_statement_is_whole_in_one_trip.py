@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections import Counter
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -116,3 +119,16 @@ async def test_all_that_is_read_in_one_session_is_of_one_moment(sqlite_ledger: D
         assert await session.scalar(counted) == 3
     async with sqlite_ledger.reading() as session:
         assert await session.scalar(counted) == 0
+
+
+def test_the_thread_of_a_command_that_is_over_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    loop = asyncio.new_event_loop()
+    waits: SimpleQueue[Any] = SimpleQueue()
+    waits.put((loop.create_future(), lambda: 1))
+    loop.close()
+    thread = threading.Thread(target=sqlite_driver._served, args=(waits,))
+    thread.start()
+    thread.join(10)
+    assert (thread.is_alive(), said) == (False, [])
