@@ -35,9 +35,10 @@ class Figures:
     count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them.
 
     `unasked`: hints that the service was not yet asked about; `denied`: those that it did not know often.
-    `quarantined_lately`: put there in the last LATELY, by whoever sends; `refused_lately`: records of the service's or
-    our own among them, which nobody can have forged. `unproved_bytes`: what strangers' deliveries of each application
-    take. `half_applied`: the replay plan that was begun, and that nobody goes on with.
+    `quarantined_lately`: put there in the last LATELY, by whoever sends; `refused`: records of the service's or our own
+    that lie there, which nobody can have forged; `refused_lately`: those of the last LATELY. `unproved_bytes`: what
+    strangers' deliveries of each application take. `half_applied`: the replay plan that was begun, and that nobody
+    goes on with.
     """
 
     at: datetime
@@ -65,6 +66,7 @@ class Figures:
     worker_seen_at: datetime | None
     half_applied: HalfApplied | None = None
     unproved_bytes: Mapping[str, int] = field(default_factory=dict)
+    refused: int = 0
 
 
 async def figures(session: AsyncSession, now: datetime) -> Figures:
@@ -104,6 +106,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         quarantined=await quarantine.count(session),
         quarantined_lately=sum(lately.values()),
         refused_lately=sum(count for reason, count in lately.items() if reason_of(reason) in OURS),
+        refused=await quarantine.count_of(session, OURS),
         paused_handlers=tuple(paused),
         waiting_handlers=tuple(sorted(await handlers.waiting(session))),
         gone_handlers={name: waits[name] for name in gone},

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import orjson
@@ -110,6 +110,12 @@ def _wrong_json(what: str, data: Mapping[str, Any]) -> str | None:
 
 
 def _wrong_time(at: object) -> str | None:
-    if at is None or (isinstance(at, datetime) and at.tzinfo is not None):
+    if at is None:
         return None
-    return "not_before must be a time with a zone"
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        return "not_before must be a time with a zone"
+    try:
+        at.astimezone(UTC)
+    except OverflowError:
+        return "not_before is at no time in UTC"
+    return None

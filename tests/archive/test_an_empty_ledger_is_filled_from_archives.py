@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from consumer.archive import bring
 from consumer.errors import LedgerUnavailable
@@ -211,5 +211,27 @@ async def test_an_import_that_ends_half_way_leaves_a_ledger_that_goes_on(
         async with database.transaction() as session:
             await events.record(session, [event("new")], NOW)
         assert {row["id"] for row in await rows(database, EVENTS)} > {"evt_new"}
+    finally:
+        await database.stop()
+
+
+# case: G9, G12
+async def test_what_lay_in_the_log_goes_out_again(sqlite_ledger: Database, tmp_path: Path, empty_url: str) -> None:
+    """It was published, and `work` stopped before it read it: the log may be gone with the ledger."""
+    requests = (OUTBOX.c.type == "fulfilment.requested", OUTBOX.c.key == "order:A0")
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        async with sqlite_ledger.transaction() as session:
+            lies = (await session.execute(select(OUTBOX.c.event_id).where(*requests))).scalar_one()
+            await session.execute(delete(RUNS).where(RUNS.c.event_id == lies))
+            await session.execute(delete(EVENTS).where(EVENTS.c.id == lies))
+            await session.execute(update(OUTBOX).where(OUTBOX.c.event_id == lies).values(on_way=True))
+        files = await exported(shop.desk, tmp_path / "kept")
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        [again] = [row for row in await rows(database, OUTBOX) if row["event_id"] == lies]
+        assert again["published_at"] is None, "it is sent, under the id it had"
+        await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes")
     finally:
         await database.stop()

@@ -1,11 +1,12 @@
 """LogWatch: asks the log how far each group is, as nobody who may be blind can; remembers the topics. When one of them
-was made anew, what lay in it unread is gone: our own events are published again, and state is reconciled."""
+was made anew, what lay in it unread is gone: our own events are published again, and state is reconciled. So are those
+that a log lost which stayed the same: published long ago, not come, and nothing is unread."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 
 import structlog
@@ -26,6 +27,8 @@ TOPICS_EVERY = 3
 PAGE, PAGES_MAX = 2_000, 500
 """What was published and never came is looked for among the newest million."""
 MAX_SEQ = 2**62
+LOST_AFTER = timedelta(minutes=10)
+"""So long the log may take for a record that it has."""
 SHOWN_FOR_S = 90.0
 """An age that nobody looked at again would grow for ever, and wake somebody for nothing."""
 
@@ -81,6 +84,8 @@ class LogWatch:
                 self._show(reports)
                 self._shown_s = self._clock.monotonic()
                 replaced_at = await self._remember(reports)
+                if not any(report.records for report in reports):
+                    await self._publish_lost()
                 if replaced_at is not None:
                     await self._on_replaced(replaced_at)
         except (BrokerError, LedgerError, TimeoutError) as error:
@@ -146,6 +151,17 @@ class LogWatch:
             below = page[-1][0]
         if again:
             _log.warning("published_again", events=again)
+
+    async def _publish_lost(self) -> None:
+        """Nothing is unread: what was published long ago and has not come does not come."""
+        async with self._database.reading() as session:
+            found = await outbox.astray(session, self._clock.now() - LOST_AFTER, PAGE)
+            known = await events.known(session, [key for _, key in found])
+        lost = [seq for seq, key in found if key not in known]
+        if lost:
+            async with self._database.transaction() as session:
+                await outbox.publish_again(session, lost)
+            _log.warning("published_again", events=len(lost))
 
     async def _remember(self, reports: Sequence[GroupReport]) -> datetime | None:
         """When a topic was last found to be another than it was, as far as the ledger remembers."""

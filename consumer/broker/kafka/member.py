@@ -388,9 +388,10 @@ class KafkaSubscription:
         while True:
             try:
                 await self._open()
-            except BrokerError as error:
-                away.lasts(error)
-                self._refused = error
+            except Exception as error:  # noqa: BLE001 - aiokafka may raise anything; the member must come back
+                known = error if isinstance(error, BrokerError) else broker_error(error, "the member cannot be started")
+                away.lasts(known)
+                self._refused = known
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, RESTART_WAIT_CEILING_S)
             else:

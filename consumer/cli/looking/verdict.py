@@ -156,7 +156,7 @@ def _deliveries(figures: Figures, wrong: Collection[str]) -> list[Finding]:
         text = f"{figures.quarantined_lately} delivery(s) in ten minutes: `consumer quarantine list`"
         found.append(Finding(Grade.DEGRADED, "quarantine_grows", text))
     if "records_refused" in wrong:
-        text = f"{figures.refused_lately} true record(s) could not be kept in ten minutes: `consumer quarantine list`"
+        text = f"{figures.refused} true record(s) could not be kept: `consumer quarantine list`, `retry` or `discard`"
         grade = Grade.STUCK if figures.refused_lately >= REFUSED_STUCK else Grade.DEGRADED
         found.append(Finding(grade, "records_refused", text))
     return found

@@ -35,7 +35,7 @@ def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process
     """Those of CODES that hold. `unproved_max_bytes`: the room for what nobody proved, of one application; 0: any."""
     found = {
         "hints_denied": figures.denied >= DENIED_MANY,
-        "records_refused": figures.refused_lately > 0,
+        "records_refused": figures.refused > 0,
         "handlers_gone": bool(figures.gone_handlers),
         "plan_half_applied": figures.half_applied is not None,
         "unproved_fills": bool(filling(figures, unproved_max_bytes) or stored(processes, figures.at)),

@@ -7,6 +7,7 @@ their troubles are not the customer's.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,10 +15,14 @@ from typing import Any
 from sqlalchemy import Select, Table, and_, func, select, text, union
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import among
 from consumer.console.alarms import taken
 from consumer.console.alarms.taken import taker
+from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.handling import lanes, runs
 from consumer.ledger.handling.handlers import bystanders
+from consumer.ledger.reading import observations
+from consumer.ledger.reading.observation import PAID, status_of
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow, RunStatus
 from handlers.fulfilment.store import REQUESTED
 from handlers.fulfilment.tables import ORDERS
@@ -29,6 +34,7 @@ NEWEST = 10_000
 HELD_SHOWN = 5
 HELD = "held"
 PROVES = "fulfilment:order_paid"
+OBSERVES = "fulfilment:order_observed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +91,12 @@ async def _unfinished(session: AsyncSession) -> list[Waiting]:
     found: dict[tuple[str, str], tuple[set[str], list[datetime]]] = {}
     beside: set[Any] = {row[0] for row in await session.execute(bystanders())}
     for handler, status in await runs.count_by_status(session):
-        for application, event_id, event_type, at in await session.execute(_open(handler, status)):
-            # Of PROVES: the order is paid, and not even known to be so yet.
-            if handler == PROVES or (event_type == REQUESTED and handler not in beside):
+        rows = (await session.execute(_open(handler, status))).all()
+        unknown = await _paid_there(session, [(row[0], row[4]) for row in rows]) if handler == OBSERVES else frozenset()
+        for application, event_id, event_type, at, key in rows:
+            # Of PROVES, and of a read that showed it: the order is paid, and not even known to be so yet.
+            is_proof = handler == PROVES or (application, key) in unknown
+            if is_proof or (event_type == REQUESTED and handler not in beside):
                 ids, times = found.setdefault((application, status), (set(), []))
                 ids.add(event_id)
                 times.append(at)
@@ -97,10 +106,22 @@ async def _unfinished(session: AsyncSession) -> list[Waiting]:
     ]
 
 
+async def _paid_there(session: AsyncSession, keys: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+    """Of these orders those that the service has shown to be paid, and that are not known to be so here."""
+    found: set[tuple[str, str]] = set()
+    for application, names in grouped((((application,), key.partition(":")[2]) for application, key in keys)):
+        states = await observations.last(session, application[0], "order", names)
+        paid = [name for name, last in states.items() if status_of(last.state) == PAID]
+        mine = (ORDERS.c.application == application[0], among(ORDERS.c.order_id, paid), ORDERS.c.paid_at.is_not(None))
+        known = set(await session.scalars(select(ORDERS.c.order_id).where(*mine))) if paid else set()
+        found |= {(application[0], f"order:{name}") for name in paid if name not in known}
+    return frozenset(found)
+
+
 def _open(handler: str, status: str) -> Select[Any]:
     event = and_(EVENTS.c.application == RUNS.c.application, EVENTS.c.id == RUNS.c.event_id)
     told = [select(column).where(event).scalar_subquery() for column in (EVENTS.c.type, EVENTS.c.received_at)]
-    wanted = select(RUNS.c.application, RUNS.c.event_id, *told)
+    wanted = select(RUNS.c.application, RUNS.c.event_id, *told, RUNS.c.key)
     return wanted.where(lanes.is_status(RunStatus(status)), RUNS.c.handler == handler).limit(NEWEST)
 
 

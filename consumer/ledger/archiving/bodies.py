@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, RowMapping, Table, bindparam, func, select, text, update
+from sqlalchemy import ColumnElement, RowMapping, Table, bindparam, func, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -111,10 +111,12 @@ async def records(session: AsyncSession, names: Sequence[EventKey], *, archived:
 
 
 async def unsent(session: AsyncSession) -> AsyncIterator[Record]:
-    """Derived events that were not sent yet, for an archive of everything."""
-    waiting = select(_OUTBOX).where(text("published_at IS NULL")).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq)
-    async for row in await session.stream(waiting):
-        yield {"outbox": document(_OUTBOX, dict(row._mapping))}
+    """Derived events that were not sent yet, or were and have not come, for an archive of everything: the log they lie
+    in may not be there any more. Those are to be sent again, under the ids they had."""
+    for waits in (text("published_at IS NULL"), (_OUTBOX.c.on_way == true()) & _OUTBOX.c.published_at.is_not(None)):
+        waiting = select(_OUTBOX).where(waits).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq)
+        async for row in await session.stream(waiting):
+            yield {"outbox": document(_OUTBOX, dict(row._mapping) | {"published_at": None})}
 
 
 async def require_no_replay(session: AsyncSession) -> None:

@@ -224,6 +224,14 @@ async def below(session: AsyncSession, seq: int, limit: int) -> Sequence[tuple[i
     return [(number, (application, event_id), bool(sent)) for number, application, event_id, sent in rows]
 
 
+async def astray(session: AsyncSession, before: datetime, limit: int) -> Sequence[tuple[int, EventKey]]:
+    """What was published before then and has not come: number and event, oldest first."""
+    columns = (_OUTBOX.c.seq, _OUTBOX.c.application, _OUTBOX.c.event_id)
+    lost = select(*columns).where(_OUTBOX.c.on_way == true(), unindexed(_OUTBOX.c.published_at) < before)
+    rows = await session.execute(lost.order_by(_OUTBOX.c.seq).limit(limit))
+    return [(number, (application, event_id)) for number, application, event_id in rows]
+
+
 async def publish_again(session: AsyncSession, numbers: Sequence[int]) -> None:
     """These are to be published once more, under the ids they had. At most a few thousand at once."""
     await session.execute(update(_OUTBOX).where(among(_OUTBOX.c.seq, numbers)).values(published_at=None))

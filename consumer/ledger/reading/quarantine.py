@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -173,6 +173,12 @@ async def count_since(session: AsyncSession, since: datetime, application: str |
     if application is not None:
         statement = statement.where(newest_first.c.application == application)
     return {row[0]: row[1] for row in await session.execute(statement)}
+
+
+async def count_of(session: AsyncSession, reasons: Collection[Reason]) -> int:
+    """How many lie there for one of these reasons, at most COUNT_MAX of each."""
+    columns = _QUARANTINE.c.reason
+    return sum([await up_to(session, select(columns).where(columns == reason)) for reason in sorted(reasons)])
 
 
 async def count_each(session: AsyncSession) -> dict[str, int]:

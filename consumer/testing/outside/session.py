@@ -16,6 +16,7 @@ from consumer.testing.guard import Sent
 from consumer.testing.outside.answer import Answer, Request
 from consumer.testing.outside.bodies import recorded
 from consumer.testing.outside.response import Pending, Response, not_played
+from consumer.work.execution.http import WHY, loses_the_body
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 INSTEAD = (
@@ -72,11 +73,11 @@ class Outside:
                 raise aiohttp.NonHttpUrlClientError(address)
             body = options["json"] if options.get("json") is not None else await recorded(options.get("data"))
             request = Request(method=method.upper(), url=str(address), body=body, headers=_headers(options))
-            return await self._answered(request, sent, options.get("raise_for_status"))
+            return await self._answered(request, sent, options)
 
         return Pending(make)
 
-    async def _answered(self, request: Request, sent: Sent, check: Any) -> Response:
+    async def _answered(self, request: Request, sent: Sent, options: Mapping[str, Any]) -> Response:
         with self._lock:
             self.requests.append(request)
             is_lost = self._loses(request)
@@ -87,6 +88,12 @@ class Outside:
             raise answer.error
         sent.status = answer.status
         response = Response(request, answer, sent)
+        is_sent_on = "Location" in response.headers and options.get("allow_redirects", True)
+        if is_sent_on and loses_the_body(request.method, answer.status):
+            raise aiohttp.ClientResponseError(
+                response.request_info, response.history, status=answer.status, message=WHY.format(method=request.method)
+            )
+        check = options.get("raise_for_status")
         if callable(check):
             await check(response)
         elif check:

@@ -4,24 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import aiohttp
 import structlog
 
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
+from consumer.work.execution.http import open_session
 
-HTTP_TIMEOUT_S = 30.0
+THREADS = 64
+"""For the handlers' `asyncio.to_thread`."""
 ENDING_S = 1.0
 LET_GO_S = 0.5
 
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
+
+
+class _HandlerLoop(asyncio.SelectorEventLoop):
+    """Names are looked up in threads of their own: a handler's calls that hang in `to_thread` keep no other from its
+    request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_default_executor(ThreadPoolExecutor(THREADS, "handler"))
+        self._lookups = ThreadPoolExecutor(thread_name_prefix="lookup")
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
+        look = partial(socket.getaddrinfo, host, port, **options)
+        return await self.run_in_executor(self._lookups, look)
+
+    def close(self) -> None:
+        super().close()
+        self._lookups.shutdown(wait=False)
 
 
 class LoopThread:
@@ -31,7 +54,7 @@ class LoopThread:
         self, name: str, *, on_blocked: Callable[[LoopThread, Blocked], None], blocked_after_s: float = 1.0
     ) -> None:
         self.name = name
-        self._loop = asyncio.new_event_loop()
+        self._loop = _HandlerLoop()
         self._watch = LoopWatch(
             interval_s=min(0.25, blocked_after_s / 4),
             blocked_after_s=blocked_after_s,
@@ -53,7 +76,7 @@ class LoopThread:
     def http(self) -> aiohttp.ClientSession:
         """The session of this loop; ask on the loop only."""
         if self._http is None:
-            self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=HTTP_TIMEOUT_S))
+            self._http = open_session()
         return self._http
 
     def start(self) -> None:

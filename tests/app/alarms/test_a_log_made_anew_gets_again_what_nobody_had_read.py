@@ -4,14 +4,17 @@ they had; what was read is not."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import structlog
+from sqlalchemy import update
 
 from consumer.app.alarms import log_watch
-from consumer.app.alarms.log_watch import LogWatch
-from consumer.broker import TopicConfig, open_broker
+from consumer.app.alarms.log_watch import LOST_AFTER, LogWatch
+from consumer.broker import GroupReport, Message, TopicConfig, open_broker
 from consumer.clock import SystemClock
 from consumer.events import Trust
 from consumer.ledger import Database, log_memory
@@ -40,6 +43,8 @@ async def test_what_was_published_and_never_came(
     await broker.start()
     await broker.ensure_topics([TOPIC])
     async with database.transaction() as session:
+        sent = update(OUTBOX).where(OUTBOX.c.published_at.is_not(None))
+        await session.execute(sent.values(published_at=datetime.now(UTC)))
         remembered = TopicMemory(topic=TOPIC.name, topic_id="the one before" if is_another else None)
         await log_memory.keep(session, remembered)
     said_again: list[object] = []
@@ -69,3 +74,51 @@ async def test_what_was_published_and_never_came(
     await orders.relay()
     assert len(await orders.rows(OUTBOX)) == before
     assert all(row["published_at"] is not None for row in await orders.rows(OUTBOX))
+
+
+# case: G5
+@pytest.mark.parametrize("unread", [False, True], ids=["all is read", "some is unread"])
+async def test_what_a_log_lost_that_is_the_same(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, unread: bool
+) -> None:
+    monkeypatch.setattr(log_watch, "LOOK_EVERY_S", 0.02)
+    orders = Projections(database, "handlers.fulfilment.handler", options={"matching": "off"})
+    for number in range(4):
+        await orders.feed(said("order.paid", f"evt_{number}", trust=Trust.READ, order_id=f"A{number}"))
+        if number == 1:
+            await orders.due()  # published, and the log loses it
+        else:
+            await orders.relay()
+    now = datetime.now(UTC)
+    async with database.transaction() as session:
+        sent = update(OUTBOX).where(OUTBOX.c.published_at.is_not(None))
+        await session.execute(sent.values(published_at=now - LOST_AFTER - timedelta(minutes=1)))
+    broker = open_broker(f"embedded:{tmp_path / 'log.db'}")
+    await broker.start()
+    await broker.ensure_topics([TOPIC])
+    if unread:
+        member = broker.subscribe([TOPIC.name], "payments.work")
+        await member.start()
+        await broker.publish(TOPIC.name, Message(key=b"k", value=b"v"))
+    looks: list[int] = []
+    real = broker.look_at_groups
+
+    async def looked(groups: Mapping[str, str]) -> Sequence[GroupReport]:
+        looks.append(1)
+        return await real(groups)
+
+    monkeypatch.setattr(broker, "look_at_groups", looked)
+
+    async def nothing(_: object) -> None: ...
+
+    stop, groups = asyncio.Event(), {"payments.work": TOPIC.name}
+    watch = LogWatch(broker, database, groups, metrics=Metrics(), clock=SystemClock(), on_replaced=nothing)
+    with structlog.testing.capture_logs() as logs:
+        task = asyncio.create_task(watch.run(stop))
+        await eventually(lambda: len(looks) > 3, within_s=20)
+        stop.set()
+        await task
+    await broker.stop()
+    waits = {row["key"] for row in await orders.rows(OUTBOX) if row["published_at"] is None}
+    assert waits == (set() if unread else {"order:A1"})
+    assert [one["events"] for one in logs if one["event"] == "published_again"] == ([] if unread else [1])

@@ -38,7 +38,7 @@ def test_each_code_by_its_figure() -> None:
     assert standing.wrong(WELL, room) == frozenset()
     for code, figures in {
         "hints_denied": replace(WELL, hints=standing.DENIED_MANY, denied=standing.DENIED_MANY),
-        "records_refused": replace(WELL, refused_lately=1),
+        "records_refused": replace(WELL, refused=1),
         "handlers_gone": replace(WELL, gone_handlers={"shop:ship": 3}),
         "plan_half_applied": replace(WELL, half_applied=HalfApplied("rpl_1", renews_keys=False)),
         "unproved_fills": replace(WELL, unproved_bytes={"shop": 501}),

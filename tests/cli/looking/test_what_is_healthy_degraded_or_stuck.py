@@ -77,8 +77,8 @@ def test_all_is_well() -> None:
         (replace(WELL, hints=3, unasked=3, oldest_unasked_at=LONG_AGO), "hints_late", Grade.STUCK),
         (replace(WELL, hints=5998, denied=5998), "hints_denied", Grade.DEGRADED),
         (replace(WELL, quarantined_lately=20), "quarantine_grows", Grade.DEGRADED),
-        (replace(WELL, refused_lately=1), "records_refused", Grade.DEGRADED),
-        (replace(WELL, refused_lately=3), "records_refused", Grade.STUCK),
+        (replace(WELL, refused=1), "records_refused", Grade.DEGRADED),
+        (replace(WELL, refused=3, refused_lately=3), "records_refused", Grade.STUCK),
     ],
 )
 def test_each_sign_has_its_grade(changed: Figures, code: str, grade: Grade) -> None:

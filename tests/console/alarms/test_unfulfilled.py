@@ -10,16 +10,18 @@ from sqlalchemy import select
 from consumer.app.upkeep.taking import move_on
 from consumer.console.alarms import taken
 from consumer.console.alarms import unfulfilled as unfulfilled_
-from consumer.console.alarms.unfulfilled import PROVES, longest_held, unfulfilled
+from consumer.console.alarms.unfulfilled import OBSERVES, PROVES, longest_held, unfulfilled
 from consumer.events import Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.handling import runs as runs_
 from consumer.ledger.handling.runs import Run
+from consumer.ledger.reading import observations
+from consumer.ledger.reading.observations import Observed
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import declared, derived_id
-from handlers.fulfilment.handler import order_paid
-from tests.support.handling.projections import START, Projections, own, said
+from handlers.fulfilment.handler import order_observed, order_paid
+from tests.support.handling.projections import START, Projections, observed, own, said
 
 MODULE = "handlers.fulfilment.handler"
 
@@ -162,3 +164,42 @@ async def test_an_order_that_is_being_asked_for_can_be_found(database: Database)
     ]
     async with database.reading() as session:
         assert len(await longest_held(session, limit=1)) == 1
+
+
+@pytest.mark.parametrize(("state", "counts"), [("PAID|9", True), ("PENDING|9", False)])
+async def test_so_does_a_read_that_shows_it_paid(database: Database, state: str, counts: bool) -> None:
+    # case: O5
+    proof = observed("order:A1", 10, {"order_id": "A1", "status": state.partition("|")[0]})
+    seen = Observed(application="default", kind="order", object_id="A1", version=10, digest="d", read_at=START,
+                    state=state)  # fmt: skip
+    async with database.transaction() as session:
+        [seq] = (await events.record(session, [proof], START)).values()
+        run = Run(application="default", event_id=proof.id, handler=OBSERVES, seq=seq, key=proof.key,
+                  status=RunStatus.DEAD, blocking=True)  # fmt: skip
+        await runs_.add(session, [run], START)
+        await observations.keep(session, [seen])
+    assert list(await waiting(database)) == ([("default", "dead")] if counts else [])
+
+
+async def test_a_further_read_of_an_order_that_is_known_to_be_paid_does_not(database: Database) -> None:
+    # case: O5
+    orders = Projections(database, MODULE, options={"matching": "off"})
+    await orders.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id="A1"))
+    await orders.relay()
+    await ran(database, "A1", "succeeded")
+    again = observed("order:A1", 10, {"order_id": "A1", "status": "PAID"})
+    seen = Observed(application="default", kind="order", object_id="A1", version=10, digest="d", read_at=START,
+                    state="PAID")  # fmt: skip
+    async with database.transaction() as session:
+        [seq] = (await events.record(session, [again], START)).values()
+        run = Run(application="default", event_id=again.id, handler=OBSERVES, seq=seq, key=again.key,
+                  status=RunStatus.DEAD, blocking=True)  # fmt: skip
+        await runs_.add(session, [run], START)
+        await observations.keep(session, [seen])
+    assert await waiting(database) == {}
+
+
+def test_the_handler_of_such_a_read_is_called_so() -> None:
+    found = declared(order_observed)
+    assert found is not None
+    assert found.name == OBSERVES

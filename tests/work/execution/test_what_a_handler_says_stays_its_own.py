@@ -4,7 +4,7 @@ who shares the event, the transaction and the worker notices nothing."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from types import ModuleType
@@ -58,6 +58,8 @@ class Endless(RetryLater):
         self.after_s = float("inf")
 
 
+LAST_IN_NEW_YORK = datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))
+
 RAISED: dict[str, Callable[[], BaseException]] = {
     "exits": lambda: SystemExit(3),
     "interrupted": KeyboardInterrupt,
@@ -80,6 +82,7 @@ ASKED: dict[str, Callable[[Event, Context], object]] = {
     "note_action": lambda event, ctx: ctx.note(event.key, "a" * 61, {}, {}),
     "note_nul": lambda _, ctx: ctx.note("s\0", "said", {}, {}),
     "emit_no_zone": lambda event, ctx: ctx.emit("shop.said", event.key, {}, not_before=datetime(2026, 1, 1)),  # noqa: DTZ001 - it is about that
+    "emit_no_utc": lambda event, ctx: ctx.emit("shop.said", event.key, {}, not_before=LAST_IN_NEW_YORK),
     "emit_decimal": lambda event, ctx: ctx.emit("shop.said", event.key, {"amount": Decimal(1)}),
     "emit_half": lambda _, ctx: ctx.emit("shop.said", "order:\ud800", {}),
     "emit_nul": lambda _, ctx: ctx.emit("shop.said", "order:\0", {}),
@@ -89,6 +92,7 @@ ASKED: dict[str, Callable[[Event, Context], object]] = {
     "read_id": lambda _, ctx: ctx.request_read("order", "x" * 256),
     "read_nul": lambda _, ctx: ctx.request_read("order", "x\0"),
     "read_number": lambda _, ctx: ctx.request_read("order", 5),  # type: ignore[arg-type]  # what it is about
+    "read_no_utc": lambda _, ctx: ctx.request_read("order", "A-1", not_before=LAST_IN_NEW_YORK),
     "read_no_zone": lambda _, ctx: ctx.request_read("order", "A-1", not_before=datetime(2026, 1, 1)),  # noqa: DTZ001 - it is about that
 }
 
