@@ -137,7 +137,7 @@ class Play:
             return Effects(ends=PARKED, behind=behind)
         if handler.transactional:
             return Effects(ends=CALLED)
-        renewed = self._staging.plan if self._staging.renews_keys and pair.action in RENEWS else None
+        renewed = self._staging.plan if self._staging.renews_keys and pair.action in RENEWS else pair.key_plan
         return Effects(ends=CALLED, key=idempotency_key(event.application, event.id, handler.name, renewed))
 
     async def _run(self, handler: Handler, events: Sequence[tuple[Event, Effects]]) -> Sequence[Tried]:

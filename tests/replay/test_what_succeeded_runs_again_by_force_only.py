@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 from sqlalchemy import text
 
@@ -45,6 +47,34 @@ async def test_the_key_is_the_same_unless_it_is_renewed(database: Database, brok
         rows = await session.execute(text("SELECT action, reason, after FROM audit WHERE action = 'replay.planned'"))
         told = [(row.reason, orjson.loads(row.after)["forced"]) for row in rows]
     assert ("once more", True) in told
+
+
+# case: R2, R5
+async def test_the_key_that_is_shown_is_the_one_that_is_called(database: Database, broker: Broker) -> None:
+    """Of a run whose key an earlier plan renewed: whichever filter finds it, and also when it is dead."""
+    shop = Shop(database, broker)
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(3))
+        replaying = shop.replaying()
+        renewed = await replaying.plan(handler="shop:mail", forced=True, reason="once more", renews_keys=True)
+        assert (await replaying.apply(renewed)).is_as_planned
+        [key] = renewed["effects"]["shop:mail"]["idempotency_keys"]
+        found_by: list[dict[str, Any]] = [{"handler": "shop:mail"}, {"order": "order-1"}, {"type": "order.paid"}]
+        for filters in found_by:
+            forced = await replaying.plan(**filters, forced=True, reason="again")
+            assert forced["effects"]["shop:mail"]["idempotency_keys"] == [key], filters
+            assert (await replaying.apply(forced)).is_as_planned
+            assert [one for name, one in shop.keys if name == "mail"][-1] == key
+
+        shop.broken.add("mail")
+        await replaying.apply(await replaying.plan(handler="shop:mail", forced=True, reason="again"))
+        shop.broken.clear()
+        dead = await replaying.plan()
+        assert dead["effects"]["shop:mail"]["idempotency_keys"] == [key]
+        assert (await replaying.apply(dead)).is_as_planned
+        assert shop.keys[-1] == ("mail", key)
 
 
 # case: R6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -89,7 +89,8 @@ class PlanFilter:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Pair:
-    """An event and a handler, and what is to be done with them. `seq` is the event's place in the ledger."""
+    """An event and a handler, and what is to be done with them. `seq` is the event's place in the ledger; `key_plan`:
+    the earlier plan that renewed the run's idempotency key, which the stored items of a plan do not tell."""
 
     seq: int
     handler: str
@@ -98,6 +99,7 @@ class Pair:
     key: str
     type: str
     action: Action
+    key_plan: str | None = field(default=None, compare=False)
 
     @property
     def id(self) -> tuple[str, str, str]:
@@ -130,6 +132,7 @@ def _pair(row: Any, action: Action, handler: str | None = None) -> Pair:
         key=row.key,
         type=row.type,
         action=action,
+        key_plan=None if action is Action.START else row.key_plan,
     )
 
 
@@ -140,7 +143,7 @@ _SAME: Final = and_(_EVENTS.c.application == _RUNS.c.application, _EVENTS.c.id =
 _TYPE: Final = select(_EVENTS.c.type).where(_SAME).correlate(_RUNS).scalar_subquery()
 _OF_RUN: Final = (
     _RUNS.c.seq, _RUNS.c.application, _RUNS.c.event_id.label("id"), _RUNS.c.key, _TYPE.label("type"), _RUNS.c.handler,
-    _RUNS.c.status,
+    _RUNS.c.status, _RUNS.c.key_plan,
 )  # fmt: skip
 
 
@@ -187,7 +190,8 @@ def _by_event(wanted: PlanFilter, types: Collection[str], limit: int) -> Select[
         return select(*_OF_RUN).where(*fits).order_by(_RUNS.c.seq, _RUNS.c.handler).limit(limit)
     stands = lanes.stands(*map(RunStatus, wanted.statuses))
     run = select(_RUNS.c.status).where(_SAME, stands, *_run_conditions(wanted)).limit(1).scalar_subquery()
-    columns = (*_OF_EVENT, literal(wanted.handler).label("handler"), run.label("status"))
+    key_plan = _run_of(wanted.handler, _RUNS.c.key_plan).label("key_plan")
+    columns = (*_OF_EVENT, literal(wanted.handler).label("handler"), run.label("status"), key_plan)
     statement = select(*columns).where(*_conditions(wanted), _wants(wanted, types), run.is_not(None))
     return statement.order_by(_EVENTS.c.seq).limit(limit)
 
@@ -206,9 +210,9 @@ def _never_ran(wanted: PlanFilter, types: Collection[str], limit: int) -> Select
     )
 
 
-def _run_of(handler: str | None) -> ScalarSelect[Any]:
+def _run_of(handler: str | None, column: ColumnElement[Any] = _RUNS.c.event_id) -> ScalarSelect[Any]:
     """One probe an event: EXISTS may be turned into a join with everything that was ever run."""
-    return select(_RUNS.c.event_id).where(_SAME, _RUNS.c.handler == handler).limit(1).scalar_subquery()
+    return select(column).where(_SAME, _RUNS.c.handler == handler).limit(1).scalar_subquery()
 
 
 def _wants(wanted: PlanFilter, types: Collection[str]) -> Any:
