@@ -51,7 +51,7 @@ class Planner:
         now = self.clock.now()
         wanted = replace(wanted, until=min(wanted.until or now, now))
         plan_id = plans.new_id()
-        pairs = await self._pairs(wanted)
+        pairs, is_more = await self._pairs(wanted)
         turned = await self._predict(pairs, plan_id, renews_keys=renews_keys, told=told)
         predicted = [(one.pair, effects) for one, effects in turned]
         tests = _events(one for one in pairs if one.action is not Action.FOLLOW) - _events(
@@ -59,7 +59,7 @@ class Planner:
         )
         if tests and wanted.event is not None:
             raise PlanRefused(event_id=wanted.event[:100], where="a test event")
-        shown = await self._summary(wanted, predicted, len(tests))
+        shown = await self._summary(wanted, predicted, len(tests), complete=not is_more)
         decided = Decided(
             by=by,
             reason=reason,
@@ -75,7 +75,8 @@ class Planner:
             await items.add(session, plan_id, [(one.pair, one.turn, effects.packed()) for one, effects in turned])
         return {"id": plan_id, **shown}
 
-    async def _pairs(self, wanted: PlanFilter) -> Sequence[Pair]:
+    async def _pairs(self, wanted: PlanFilter) -> tuple[Sequence[Pair], bool]:
+        """What fits, and whether there is more than a plan holds."""
         types = self._types(wanted)
         async with self.database.reading() as session:
             if wanted.event is not None:
@@ -102,7 +103,7 @@ class Planner:
         )
 
     async def _summary(
-        self, wanted: PlanFilter, predicted: Sequence[tuple[Pair, Effects]], tests: int
+        self, wanted: PlanFilter, predicted: Sequence[tuple[Pair, Effects]], tests: int, *, complete: bool
     ) -> dict[str, Any]:
         async with self.database.reading() as session:
             left, is_more = await candidates.left_alone(session, wanted)
@@ -115,7 +116,7 @@ class Planner:
             "skipped": sum(states.get(RunStatus.SUCCEEDED.value, 0) for states in left.values()),
             "refused": {why: count for why, count in refused.items() if count},
             "counted_all": not is_more,
-            "complete": len(predicted) < ITEMS_MAX,
+            "complete": complete,
             "sample": [_sampled(pair, effects) for pair, effects in predicted[:SAMPLE]],
         }
 
@@ -125,7 +126,7 @@ class Planner:
         if age > max_age:
             raise PlanTooOld(plan=row.id, age_s=round(age.total_seconds()), filters=_words(orjson.loads(row.filters)))
         planned = await self.predicted(row.id)
-        pairs = await self._pairs(PlanFilter.of(orjson.loads(row.filters)))
+        pairs, _ = await self._pairs(PlanFilter.of(orjson.loads(row.filters)))
         turned = await self._predict(pairs, row.id, renews_keys=row.renews_keys)
         return differences(planned, [(one.pair, effects) for one, effects in turned])
 

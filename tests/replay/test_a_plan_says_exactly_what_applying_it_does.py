@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -13,10 +14,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from consumer.broker import Broker
 from consumer.ledger import Database
+from consumer.ledger.handling import events
 from consumer.plugin import Context, Event, handles, idempotency_key
+from consumer.replay import plan as planning
 from tests.replay.stage import Shop, all_relayed, tables
 from tests.support.ports import eventually
-from tests.work.workshop import order_paid
+from tests.work.workshop import AT, order_paid
 
 
 # case: R1, R2, R3, R4
@@ -188,3 +191,17 @@ async def test_timers_are_named_and_not_waited_for(database: Database, broker: B
     assert done.is_as_planned, done
     assert done.timers == {"reminder.last": 1}
     assert [one.partition(" ")[0] for one in done.by_timers] == ["reminder.sent"]
+
+
+# case: R2
+@pytest.mark.parametrize(("most", "is_all"), [(2, False), (3, True)])
+async def test_it_says_whether_there_is_more_than_it_holds(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch, most: int, is_all: bool
+) -> None:
+    """A test event that was taken out makes no room for what is not in it."""
+    monkeypatch.setattr(planning, "ITEMS_MAX", most)
+    of_a_test = replace(order_paid(1), raw=b'{"livemode": false}')
+    async with database.transaction() as session:
+        await events.record(session, [of_a_test, order_paid(2), order_paid(3)], AT)
+    plan = await Shop(database, broker).replaying().plan(handler="shop:mail")
+    assert (plan["runs"], plan["refused"], plan["complete"]) == (most - 1, {"test": 1}, is_all)

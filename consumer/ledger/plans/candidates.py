@@ -112,15 +112,18 @@ class Pair:
         return (self.application, self.handler, self.key)
 
 
-async def pairs(session: AsyncSession, wanted: PlanFilter, types: Collection[str], limit: int) -> Sequence[Pair]:
-    """The pairs that fit, at most `limit`, by arrival. `types`: what the filter's handler wants, for pairs that never
-    ran."""
-    found = [_pair(row, ACTIONS[row.status]) for row in await _with_runs(session, wanted, types, limit)]
+async def pairs(
+    session: AsyncSession, wanted: PlanFilter, types: Collection[str], limit: int
+) -> tuple[Sequence[Pair], bool]:
+    """The pairs that fit, at most `limit`, and what follows them, by arrival; and whether there are more. `types`: what
+    the filter's handler wants, for pairs that never ran."""
+    found = [_pair(row, ACTIONS[row.status]) for row in await _with_runs(session, wanted, types, limit + 1)]
     if wanted.takes_new and wanted.handler is not None:
-        rows = await session.execute(_never_ran(wanted, types, limit).where(*await _named(session, wanted)))
+        rows = await session.execute(_never_ran(wanted, types, limit + 1).where(*await _named(session, wanted)))
         found += [_pair(row, Action.START, wanted.handler) for row in rows]
-    found = sorted(found)[:limit]
-    return sorted([*found, *await _followers(session, found, limit)])
+    kept = sorted(found)[:limit]
+    followers, more_follow = await _followers(session, kept, limit)
+    return sorted([*kept, *followers]), len(found) > limit or more_follow
 
 
 def _pair(row: Any, action: Action, handler: str | None = None) -> Pair:
@@ -296,16 +299,20 @@ def _run_conditions(wanted: PlanFilter) -> list[Any]:
     return [column == value for column, value in exact.items() if value is not None]
 
 
-async def _followers(session: AsyncSession, found: Sequence[Pair], limit: int) -> list[Pair]:
-    """What is parked in the lanes of these, and goes on by itself once they are done."""
+async def _followers(session: AsyncSession, found: Sequence[Pair], limit: int) -> tuple[list[Pair], bool]:
+    """What is parked in the lanes of these, and goes on by itself once they are done; and whether there is more of it
+    in lanes that are looked at together, of which at most `limit` are taken."""
     mine = {pair.id for pair in found}
     first = {pair.lane: pair.seq for pair in reversed(found)}
     rows: list[Pair] = []
+    is_more = False
     named = ((key, application, handler) for application, handler, key in first)
     for some in matching(_RUNS.c.key, (_RUNS.c.application, _RUNS.c.handler), named):
-        parked = select(*_OF_RUN).where(some, lanes.is_status(RunStatus.PARKED)).order_by(_RUNS.c.seq).limit(limit)
-        rows += [_pair(row, Action.FOLLOW) for row in await session.execute(parked)]
-    return [pair for pair in rows if pair.id not in mine and pair.seq > first[pair.lane]]
+        parked = select(*_OF_RUN).where(some, lanes.is_status(RunStatus.PARKED)).order_by(_RUNS.c.seq).limit(limit + 1)
+        of_some = (await session.execute(parked)).all()
+        rows += [_pair(row, Action.FOLLOW) for row in of_some[:limit]]
+        is_more |= len(of_some) > limit
+    return [pair for pair in rows if pair.id not in mine and pair.seq > first[pair.lane]], is_more
 
 
 async def left_alone(session: AsyncSession, wanted: PlanFilter) -> tuple[dict[str, Counter[str]], bool]:

@@ -39,7 +39,8 @@ class History:
         """(type, key) of what a plan with these filters holds."""
         async with self.database.reading() as session:
             wanted = await with_belongings(session, PlanFilter(**filters))  # type: ignore[arg-type]  # as typed
-            found = await candidates.pairs(session, wanted, (), 1_000)
+            found, is_more = await candidates.pairs(session, wanted, (), 1_000)
+        assert not is_more
         return {(pair.type, pair.key) for pair in found}
 
 
