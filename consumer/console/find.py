@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Column, RowMapping, Select, Table, and_, literal, or_, select, true
+from sqlalchemy import Column, ColumnElement, RowMapping, Select, Table, and_, literal, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import unindexed
+from consumer.columns import among, unindexed
 from consumer.console import mentions
 from consumer.console.mentions import subject_in
 from consumer.errors import NotFound
+from consumer.ledger.engine.counting import each_of
 from consumer.ledger.plans import plans
 from consumer.ledger.plans.tables import PlanItemRow, PlanRow
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow
@@ -192,20 +193,18 @@ async def _customers(session: AsyncSession, name: str, application: str | None) 
 
 
 async def _events(session: AsyncSession, name: str, application: str | None) -> list[Found]:
-    same = or_(EVENTS.c.id == name, EVENTS.c.object_id == name) if name.startswith(("evt_", "drv_", "obs_")) else None
-    if same is None:
+    if not name.startswith(("evt_", "drv_", "obs_")):
         return []
-    rows = await session.execute(select(EVENTS).where(same, _of(EVENTS, application)).limit(FOUND_MAX))
     found = [
         Found(
             application=row["application"],
             kind="event",
-            id=row["id"],
+            id=name,
             subject=subject_of(row["key"]),
             at=row["received_at"],
             detail=row["type"],
         )
-        for row in rows.mappings()
+        for row in await _rows(session, EVENTS, application, EVENTS.c.id, name)
     ]
     if not found:
         waiting = await _rows(session, OUTBOX, application, OUTBOX.c.event_id, name)
@@ -227,14 +226,16 @@ async def _deliveries(session: AsyncSession, name: str, application: str | None)
     found = []
     for table, kind in ((HINTS, "delivery that waits to be confirmed"), (QUARANTINE, "delivery in quarantine")):
         same = or_(table.c.event_id == name, table.c.delivery_id == name)
-        rows = await session.execute(select(table).where(same, _of(table, application)).limit(FOUND_MAX))
+        ours = await _of(session, table, application)
+        rows = await session.execute(select(table).where(same, ours).limit(FOUND_MAX))
         for row in rows.mappings():
             about = {"application": row["application"], "id": name, "at": row["received_at"]}
             found.append(Found(**about, kind=kind, detail=_what_next(row)))
     came_at = _received_at(name)
     if not found and came_at is not None:
         near_it = EVENTS.c.received_at.between(came_at - RECEIVED_WITHIN, came_at + RECEIVED_WITHIN)
-        same = and_(near_it, EVENTS.c.delivery_id == name, _of(EVENTS, application))
+        ours = true() if application is None else unindexed(EVENTS.c.application) == application
+        same = and_(near_it, EVENTS.c.delivery_id == name, ours)
         rows = await session.execute(select(EVENTS).where(same).limit(FOUND_MAX))
         found = [
             Found(
@@ -327,12 +328,15 @@ def subject_of(key: str) -> tuple[str, str] | None:
     return (kind, id_) if kind in ("order", "subscription", "customer") and id_ else None
 
 
-def _of(table: Table, application: str | None) -> Any:
-    return true() if application is None else table.c.application == application
+async def _of(session: AsyncSession, table: Table, application: str | None) -> ColumnElement[bool]:
+    """Of this application, or of each that the table has: the keys begin with it."""
+    column = table.c.application
+    return column == application if application is not None else among(column, await each_of(session, column))
 
 
 async def _rows(
     session: AsyncSession, table: Table, application: str | None, column: Column[Any], name: str
 ) -> list[dict[str, Any]]:
-    wanted = select(table).where(column == name, _of(table, application)).limit(FOUND_MAX)
+    ours = await _of(session, table, application)
+    wanted = select(table).where(column == name, ours).limit(FOUND_MAX)
     return [dict(row) for row in (await session.execute(wanted)).mappings()]

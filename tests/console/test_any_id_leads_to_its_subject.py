@@ -19,8 +19,10 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.tables import DeadLetterRow, QuarantineRow
 from consumer.plugin.emission import idempotency_key
 from consumer.reason import Reason
+from consumer.receive.decide import new_delivery_id
 from handlers.access.policy import Policy
 from tests.support.handling.projections import START, Projections, observed, own, said
+from tests.support.ledger.plans import collecting
 
 
 @pytest.fixture
@@ -178,6 +180,19 @@ async def test_a_slip_of_the_finger_finds_nothing_and_what_is_near(sold: Databas
         assert (await near(session, "A-1000"))[0] == "A-100"
         assert "A-100" not in await near(session, "A-100"), "that is no other name"
         assert await find(session, idempotency_key("default", "evt_1", "nobody")) == []
+
+
+@pytest.mark.parametrize("application", [None, "default"])
+async def test_no_look_for_an_id_reads_a_table_that_grows(sold: Database, application: str | None) -> None:
+    """Whatever kind it is of, known or not, in each application or in one."""
+    delivery = new_delivery_id(START.timestamp(), f"00-{'ab' * 16}-{'cd' * 8}-01")
+    with collecting(sold) as statements:
+        async with sold.reading() as session:
+            for name in ("A-100", "ord_1", "cs_1", "S1", "jane", "evt_1", "evt_nope", "drv_nope", delivery, "nope-1"):
+                await find(session, name, application=application)
+    async with sold.engine.connect() as connection:
+        await statements.explain(connection)
+    assert not statements.whole, "\n".join(f"{line}: {text}" for (_, text), line in statements.whole.items())
 
 
 # case: A50
