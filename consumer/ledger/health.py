@@ -11,11 +11,13 @@ from typing import Final
 from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.ledger import leases
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.handling import events, handlers, outbox, runs
 from consumer.ledger.plans import plans
 from consumer.ledger.plans.plans import HalfApplied
-from consumer.ledger.reading import hints, quarantine
+from consumer.ledger.reading import hints, quarantine, read_requests
+from consumer.ledger.reading.read_requests import Unreadable
 from consumer.ledger.tables import HandlerRow, ReadRow, RunStatus
 from consumer.reason import Reason, reason_of
 
@@ -39,6 +41,7 @@ class Figures:
     that lie there, which nobody can have forged; `refused_lately`: those of the last LATELY. `unproved_bytes`: what
     strangers' deliveries of each application take. `half_applied`: the replay plan that was begun, and that nobody
     goes on with.
+    `unreadable`: reads that fail again and again, of those that are done now; `unreadable_first`: the oldest of them.
     """
 
     at: datetime
@@ -67,6 +70,8 @@ class Figures:
     half_applied: HalfApplied | None = None
     unproved_bytes: Mapping[str, int] = field(default_factory=dict)
     refused: int = 0
+    unreadable: int = 0
+    unreadable_first: tuple[Unreadable, ...] = ()
 
 
 async def figures(session: AsyncSession, now: datetime) -> Figures:
@@ -85,6 +90,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
     unasked, oldest_unasked_at = await hints.unasked(session)
     lately = await quarantine.count_since(session, now - LATELY)
     due = select(_READS.c.due_at).order_by(_READS.c.due_at)
+    unreadable, unreadable_first = await read_requests.unreadable(session, await leases.led(session, now))
     waiting, oldest_emitted = await outbox.waiting(session, now)
     return Figures(
         at=now,
@@ -112,6 +118,8 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         gone_handlers={name: waits[name] for name in gone},
         half_applied=await plans.half_applied(session, now),
         unproved_bytes=await _unproved_bytes(session),
+        unreadable=unreadable,
+        unreadable_first=unreadable_first,
         worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),
     )
 

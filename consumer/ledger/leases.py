@@ -14,12 +14,16 @@ from consumer.ledger.tables import LeaseRow
 
 _LEASES: Table = LeaseRow.__table__
 FAR = 10
+READER: Final = "sync/"
+"""How the role of who reads an application begins; its name follows."""
 LEASE_S: Final = 15.0
 """So long a dead process keeps a role: the lead of an application, the replay."""
 RELAY_LEASE_S: Final = 10.0
 """So long it keeps the relay."""
 CLAIM_LEASE_S: Final = 15.0
 """So long a dead worker keeps a run that it claimed (`handling/runs.py`)."""
+LED_LATELY: Final = timedelta(minutes=1)
+"""A lease is renewed every few seconds, by the database's clock and not by who looks."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,12 @@ async def current(session: AsyncSession, role: str) -> Lease | None:
     columns = (_LEASES.c.holder, _LEASES.c.token, _LEASES.c.until)
     row = (await session.execute(select(*columns).where(_LEASES.c.role == role))).one_or_none()
     return None if row is None else Lease(role, row.holder, int(row.token), row.until)
+
+
+async def led(session: AsyncSession, now: datetime) -> list[str]:
+    """The applications that some process reads now, by name."""
+    roles = select(_LEASES.c.role).where(_LEASES.c.role.startswith(READER), _LEASES.c.until > now - LED_LATELY)
+    return sorted(role.removeprefix(READER) for role in await session.scalars(roles))
 
 
 async def release(session: AsyncSession, lease: Lease) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -31,6 +31,11 @@ REASON_CHARS = 500
 ARCHIVE_CHARS = 100
 DISCARDED = "code IN ('discarded', 'discarded_waiting')"
 """A run that an operator gave up, as the index of those says it."""
+ALARM_AFTER_ATTEMPTS: Final = 8
+TOLD: Final = "unreadable"
+"""The code of a read whose asker knows that the service shows no such object."""
+UNREADABLE = f"attempts >= {ALARM_AFTER_ATTEMPTS} AND code <> '{TOLD}'"
+"""A read that fails again and again, and nobody was told, as the index of those says it."""
 
 
 class RunStatus(StrEnum):
@@ -244,7 +249,10 @@ class ReadRow(LedgerRow, table=True):
     `traceparent`: of what wants it soonest."""
 
     __tablename__ = "reads"
-    __table_args__ = (Index("ix_reads_due", "due_at"),)
+    __table_args__ = (
+        Index("ix_reads_due", "due_at"),
+        Index("ix_reads_unreadable", "created_at", postgresql_where=text(UNREADABLE), sqlite_where=text(UNREADABLE)),
+    )
 
     application: str = application_column(primary_key=True)
     kind: str = Field(sa_column=Column(String(20), primary_key=True))

@@ -17,7 +17,7 @@ from consumer.broker import Broker
 from consumer.clock import Clock, rest
 from consumer.errors import AnotherLeads, ConsumerError, SecretFileBroken
 from consumer.ledger import Database
-from consumer.ledger.leases import LEASE_S
+from consumer.ledger.leases import LEASE_S, READER
 from consumer.lists.progress import Progress
 from consumer.payments import Priority
 from consumer.runtime.leader import Leader
@@ -101,7 +101,7 @@ class ApplicationSync:
     ) -> None:
         policy = policy or SyncPolicy()
         self.leader = Leader(
-            database, role=f"sync/{api.application}", holder=holder, clock=clock, lease_s=policy.lease_s
+            database, role=f"{READER}{api.application}", holder=holder, clock=clock, lease_s=policy.lease_s
         )
         self.app = app = Application(
             api=api,

@@ -206,6 +206,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerVersionsDiffer", "versions_differ"),
             ("ConsumerPrefixesDiffer", "prefixes_differ"),
             ("ConsumerPlanHalfApplied", "plan_half_applied"),
+            ("ConsumerObjectsUnreadable", "objects_unreadable"),
             ("ConsumerPluginsBroken", "plugins_broken"),
             ("ConsumerTopicsMissing", "topics_missing"),
         )

@@ -16,11 +16,14 @@ from consumer.console.alarms import standing
 from consumer.console.alarms.queues import Queue
 from consumer.console.alarms.unfulfilled import HELD, Waiting
 from consumer.console.alarms.unread import Overdue
+from consumer.console.cure import command
 from consumer.console.invariants.kept import Account
 from consumer.errors import WrongApplication
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
+from consumer.ledger.reading.read_requests import Unreadable
+from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS
 from consumer.replay.begun import begun
 from consumer.runtime.loop import REFUSED
 from consumer.sync.canary.sightings import MISSING
@@ -119,6 +122,8 @@ def judge(
     if (half := figures.half_applied) is not None:
         text = begun(half.plan, renews_keys=half.renews_keys)
         found.append(Finding(Grade.DEGRADED, "plan_half_applied", text))
+    if "objects_unreadable" in wrong:
+        found.append(Finding(Grade.DEGRADED, "objects_unreadable", _unreadable(figures)))
     if last_pass is not None and last_pass.code is not None:
         found.append(Finding(Grade.DEGRADED, "archive_failing", _unarchived(last_pass)))
     found += judge_workers(processes, figures.at, left_out=left_out, broken_plugins=broken_plugins)
@@ -166,6 +171,23 @@ def _gone(waits: Mapping[str, int]) -> str:
     """Not stuck: it is over when somebody brings the handler back, or gives its runs up (cases H7, H8)."""
     names = ", ".join(f"{name} ({count})" for name, count in sorted(waits.items()))
     return f"runs wait for a handler nobody has: {names}; `consumer dead discard --handler NAME` gives them up"
+
+
+def _unreadable(figures: Figures) -> str:
+    """Who asked for these waits, and keeps what he knew before."""
+    names = ", ".join(f"{one.kind} {one.object_id}" for one in figures.unreadable_first)
+    more = ", …" if figures.unreadable > len(figures.unreadable_first) else ""
+    text = f"{figures.unreadable} read(s) failed {ALARM_AFTER_ATTEMPTS} times in a row and more ({names}{more})"
+    cures = [_look_at(one) for one in figures.unreadable_first[:1]]
+    return "; ".join([text, *(f"`{one}` says why" for one in cures), "they are tried again by themselves"])
+
+
+def _look_at(one: Unreadable) -> str:
+    """What says with which code the reads of it fail."""
+    if one.kind not in ("order", "subscription"):
+        return "consumer doctor"
+    elsewhere = "" if one.application == "default" else f"--application {one.application}"
+    return command(f"consumer explain {one.kind}", one.object_id, options=elsewhere)
 
 
 def _unarchived(last: LastPass) -> str:

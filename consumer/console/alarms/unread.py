@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import ColumnElement, Table, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
+from consumer.ledger import leases
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import LeaseRow, ObservationRow, ReadRow
@@ -28,7 +29,6 @@ READS: Table = ReadRow.__table__
 ANSWERS: Table = ObservationRow.__table__
 UNREAD_SEEN = 200
 NO_CREDENTIALS = "no_credentials"
-LED_LATELY = timedelta(minutes=1)  # a lease is renewed every few seconds, by the database's clock and not by ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +50,15 @@ class Overdue:
 
 async def overdue(session: AsyncSession, now: datetime) -> list[Overdue]:
     """The read that waits for longest, of each application that somebody reads now; none where none is due."""
-    led = select(LEASES.c.role).where(LEASES.c.role.startswith("sync/"), LEASES.c.until > now - LED_LATELY)
-    names = sorted(role.removeprefix("sync/") for role in await session.scalars(led))
-    waits = [(name, await read_requests.oldest_due(session, now, name)) for name in names]
+    waits = [(name, await read_requests.oldest_due(session, now, name)) for name in await leases.led(session, now)]
     return [Overdue(application=name, since=since) for name, since in waits if since is not None]
 
 
 async def is_read(session: AsyncSession, application: str, now: datetime) -> bool:
     """Whether some process reads the application now, by its own settings, whatever ours know."""
-    lease = select(LEASES.c.until).where(LEASES.c.role == f"sync/{application}")
+    lease = select(LEASES.c.until).where(LEASES.c.role == f"{leases.READER}{application}")
     until = (await session.execute(lease)).scalar()
-    return until is not None and until > now - LED_LATELY
+    return until is not None and until > now - leases.LED_LATELY
 
 
 async def unread(session: AsyncSession, applications: Sequence[str], now: datetime) -> list[Unread]:

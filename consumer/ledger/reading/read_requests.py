@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import ColumnElement, Executable, Select, Table, and_, bindparam, case, delete, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Executable,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import Given, among, insert_into, unindexed
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.engine.counting import up_to
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.tables import ReadRow, SequenceRow
+from consumer.ledger.tables import UNREADABLE, ReadRow, SequenceRow
 
 if TYPE_CHECKING:
     from consumer.plugin import ReadRequest
@@ -22,6 +36,7 @@ if TYPE_CHECKING:
 _READS: Table = ReadRow.__table__
 _SEQUENCES: Table = SequenceRow.__table__
 READ_VERSION = "read_version"
+FIRST_TOLD: Final = 5
 _ASKED = Given(
     _READS,
     ("application", "kind", "object_id", "asked", "due_at", "again_at", "attempts", "created_at", "traceparent"),
@@ -120,6 +135,27 @@ async def oldest_due(session: AsyncSession, now: datetime, application: str) -> 
         select(_READS.c.due_at).where(mine).order_by(_READS.c.due_at).limit(1)
     )
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """An object that a read is asked for, and that cannot be read."""
+
+    application: str
+    kind: str
+    object_id: str
+
+
+async def unreadable(session: AsyncSession, applications: Sequence[str]) -> tuple[int, tuple[Unreadable, ...]]:
+    """How many reads of these applications fail again and again, and nobody was told; and the first of those that were
+    asked for. Each is put off after every failure, so none of them ever looks late."""
+    # Literal for the index of those. That index alone is in the order in which they were asked for.
+    mine = unindexed(_READS.c.application).in_(applications)
+    failing = select(_READS.c.application, _READS.c.kind, _READS.c.object_id).where(text(UNREADABLE), mine)
+    in_order = failing.order_by(_READS.c.created_at)
+    first = (await session.execute(in_order.limit(FIRST_TOLD))).all()
+    count = await up_to(session, in_order) if len(first) == FIRST_TOLD else len(first)
+    return count, tuple(Unreadable(application=row[0], kind=row[1], object_id=row[2]) for row in first)
 
 
 async def due_of(

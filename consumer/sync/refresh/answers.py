@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
 
 import structlog
 
 from consumer.errors import ConsumerError, RecordTooLarge
 from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.reading.observation import STATUSES, Observation, unreadable
-from consumer.ledger.tables import ReadRow
+from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS, TOLD, ReadRow
 from consumer.payments import (
     ApiError,
     PaymentsError,
@@ -33,10 +32,6 @@ from consumer.sync.application import Application
 from consumer.sync.publisher import EventPublisher
 
 LOG = structlog.get_logger()
-
-ALARM_AFTER_ATTEMPTS: Final = 8
-TOLD: Final = "unreadable"
-"""The code of a read whose asker knows that the service shows no such object."""
 
 
 class Answers:

@@ -14,11 +14,12 @@ from consumer.app import App
 from consumer.app.alarms import ledger_figures
 from consumer.clock import SystemClock
 from consumer.console.alarms import standing
-from consumer.ledger import Database
+from consumer.ledger import Database, leases
 from consumer.ledger.plans.plans import HalfApplied
 from consumer.ledger.processes import UNPROVED, Proof
-from consumer.ledger.reading import hints, quarantine
-from consumer.ledger.tables import HintRow, QuarantineRow
+from consumer.ledger.reading import hints, quarantine, read_requests
+from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS, HintRow, QuarantineRow, ReadRow
+from consumer.plugin import ReadRequest
 from consumer.reason import Reason
 from consumer.settings import Role, load_settings
 from consumer.telemetry.metrics import Metrics
@@ -41,6 +42,7 @@ def test_each_code_by_its_figure() -> None:
         "records_refused": replace(WELL, refused=1),
         "handlers_gone": replace(WELL, gone_handlers={"shop:ship": 3}),
         "plan_half_applied": replace(WELL, half_applied=HalfApplied("rpl_1", renews_keys=False)),
+        "objects_unreadable": replace(WELL, unreadable=1),
         "unproved_fills": replace(WELL, unproved_bytes={"shop": 501}),
     }.items():
         assert standing.wrong(figures, room) == {code}
@@ -81,6 +83,25 @@ async def test_the_ledgers_codes_are_shown(sqlite_ledger: Database, monkeypatch:
         await session.execute(delete(HintRow))
         await session.execute(delete(QuarantineRow))
     await eventually(lambda: shown(metrics, "hints_denied") == shown(metrics, "records_refused") == 0, within_s=20)
+    stop.set()
+    await watch
+
+
+# case: O6, G7
+async def test_a_read_that_always_fails_has_a_figure_until_it_succeeds(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_figures, "LOOK_EVERY_S", 0.02)
+    metrics, stop, now = Metrics(), asyncio.Event(), SystemClock().now()
+    async with sqlite_ledger.transaction() as session:
+        await leases.acquire(session, "sync/default", "one", now, leases.LEASE_S)
+        await read_requests.ask(session, "default", [ReadRequest(kind="subscription", object_id="S1")], now)
+        await session.execute(update(ReadRow).values(attempts=ALARM_AFTER_ATTEMPTS, code="server_error"))
+    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop))
+    await eventually(lambda: shown(metrics, "objects_unreadable") == 1, within_s=20)
+    async with sqlite_ledger.transaction() as session:
+        await session.execute(delete(ReadRow))
+    await eventually(lambda: shown(metrics, "objects_unreadable") == 0, within_s=20)
     stop.set()
     await watch
 

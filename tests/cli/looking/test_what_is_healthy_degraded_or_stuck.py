@@ -21,6 +21,7 @@ from consumer.errors import BrokerUnavailable
 from consumer.ledger.engine.database import server_of
 from consumer.ledger.health import Figures
 from consumer.ledger.plans.plans import HalfApplied
+from consumer.ledger.reading.read_requests import Unreadable
 from consumer.sync.canary.sightings import LATE, Missed
 from consumer.sync.health.stalled import StalledStage
 from consumer.sync.health.status import ApplicationStatus, refused_at
@@ -51,6 +52,7 @@ WELL = Figures(
     gone_handlers={},
     worker_seen_at=NOW,
 )
+UNREAD = Unreadable(application="shop", kind="subscription", object_id="S1")
 LONG_AGO = NOW - timedelta(hours=1)
 AWAY = LogLook(refused=BrokerUnavailable())
 
@@ -73,6 +75,7 @@ def test_all_is_well() -> None:
         (replace(WELL, waiting_handlers=("shop:ship",)), "handlers_waiting", Grade.DEGRADED),
         (replace(WELL, gone_handlers={"shop:ship": 3}), "handlers_gone", Grade.DEGRADED),
         (replace(WELL, half_applied=HalfApplied("rpl_1", renews_keys=False)), "plan_half_applied", Grade.DEGRADED),
+        (replace(WELL, unreadable=1, unreadable_first=(UNREAD,)), "objects_unreadable", Grade.DEGRADED),
         (replace(WELL, hints=3, unasked=3, oldest_unasked_at=NOW - timedelta(minutes=3)), "hints_late", Grade.DEGRADED),
         (replace(WELL, hints=3, unasked=3, oldest_unasked_at=LONG_AGO), "hints_late", Grade.STUCK),
         (replace(WELL, hints=5998, denied=5998), "hints_denied", Grade.DEGRADED),
@@ -107,6 +110,15 @@ def test_a_handler_that_nobody_has_is_named_with_what_waits_for_it() -> None:
     [finding] = judge(replace(WELL, retrying=4, parked=1, gone_handlers={"shop:ship": 3, "shop:bill": 2}))
     assert finding.text.startswith("runs wait for a handler nobody has: shop:bill (2), shop:ship (3)")
     assert "consumer dead discard --handler NAME" in finding.text
+
+
+# case: G7
+def test_an_object_that_cannot_be_read_is_named_with_what_tells_of_it() -> None:
+    [finding] = judge(replace(WELL, unreadable=7, unreadable_first=(UNREAD, replace(UNREAD, object_id="S2"))))
+    assert "7 read(s) failed 8 times in a row and more (subscription S1, subscription S2, …)" in finding.text
+    assert "`consumer explain subscription S1 --application shop` says why" in finding.text
+    [one] = judge(replace(WELL, unreadable=1, unreadable_first=(replace(UNREAD, kind="session", object_id="cs_1"),)))
+    assert "(session cs_1); `consumer doctor`" in one.text
 
 
 # case: F20, A32, A36

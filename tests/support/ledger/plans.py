@@ -26,7 +26,7 @@ BOUNDED = frozenset({"hints", "quarantine"})
 OPEN_ONLY = frozenset({
     "ix_runs_queue", "ix_runs_parked", "ix_runs_dead", "ix_runs_discarded", "ix_runs_blocking",
     "ix_dead_letters_unpublished", "ix_fulfilment_order_held", "ix_fulfilment_finding_open", "ix_access_finding_open",
-    "ix_access_entitlement_braked", "ix_audit_unsealed", "ux_plans_applying",
+    "ix_access_entitlement_braked", "ix_audit_unsealed", "ux_plans_applying", "ix_reads_unreadable",
     "ix_plan_items_pending",
 })  # fmt: skip
 """Partial indexes that hold only what waits for somebody: a plan may go along one of them. How far it really goes is

@@ -11,9 +11,10 @@ import pytest
 
 from consumer.errors import RecordTooLarge
 from consumer.ledger.reading.observation import Observation
+from consumer.ledger.tables import TOLD
 from consumer.payments import AuthenticationError, Priority, ServiceUnreachable, UnexpectedAnswer
 from consumer.sync.api import Cooldown
-from consumer.sync.refresh.answers import TOLD, Answers
+from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.policy import RefreshPolicy
 from tests.sync.conftest import World, counted_by
 from tests.sync.refreshing import ask, pending, refresh

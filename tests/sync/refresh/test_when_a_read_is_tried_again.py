@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumer.ledger.tables import ReadRow
+from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS, ReadRow
 from consumer.payments import PaymentsError, ResourceNotFound, ServiceUnreachable
 from consumer.sync.answering import ANSWERS_FOR_S, PROBE_AGAIN_S
 from consumer.sync.api import LOOK_AGAIN_S, Cooldown
-from consumer.sync.refresh.answers import ALARM_AFTER_ATTEMPTS, Answers
+from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.refresh.stage import Refresh
 from tests.sync.conftest import World, counted_by

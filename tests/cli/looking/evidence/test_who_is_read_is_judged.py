@@ -9,20 +9,24 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import select
 
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.verdict import judge
 from consumer.clock import SystemClock
 from consumer.console.alarms.unread import Overdue, overdue
-from consumer.ledger import Database, leases
+from consumer.events import Trust
+from consumer.ledger import Database, health, leases
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import READS, Process
 from consumer.ledger.reading import heard, read_requests, sync_state
+from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS, TOLD, ReadRow
 from consumer.plugin import ReadRequest
 from consumer.settings import ApplicationSettings, Authenticity
 from consumer.sync.health.status import ApplicationStatus
 from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import living
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import LONG_AGO, NOW, WELL
+from tests.support.handling.projections import START, Projections, said
 
 BOTH = ("club", "shop")
 DAYS_AGO = NOW - timedelta(days=2)
@@ -116,3 +120,66 @@ async def test_the_read_that_waits_for_longest_is_of_who_is_read(database: Datab
         await leases.acquire(session, "sync/shop", "one", now, 30.0)
         assert await overdue(session, now) == [Overdue(application="shop", since=now - timedelta(minutes=20))]
         assert await overdue(session, now - timedelta(minutes=25)) == []
+
+
+async def fails(database: Database, object_id: str, times: int, *, code: str = "server_error") -> None:
+    """The read of it failed so often, and is due again in hours."""
+    async with database.transaction() as session:
+        wanted = select(ReadRow).where(ReadRow.__table__.c.object_id == object_id)
+        row = (await session.execute(wanted)).scalar_one()
+        for _ in range(times):
+            later = START + timedelta(days=3, hours=6)
+            await read_requests.put_off(session, row, due_at=later, code=code)
+
+
+async def ask(database: Database, application: str, *object_ids: str) -> None:
+    async with database.transaction() as session:
+        for number, object_id in enumerate(object_ids):
+            asked = ReadRequest(kind="order", object_id=object_id)
+            await read_requests.ask(session, application, [asked], START + timedelta(minutes=number))
+
+
+async def said_of(database: Database, *led: str) -> list[str]:
+    """What is told three days later, while these applications are read."""
+    now = START + timedelta(days=3)
+    async with database.transaction() as session:
+        for name in led:
+            await leases.acquire(session, f"{leases.READER}{name}", "one", now, leases.LEASE_S)
+    async with database.reading() as session:
+        figures, late = await health.figures(session, now), await overdue(session, now)
+    return [finding.text for finding in judge(replace(figures, worker_seen_at=now), late_reads=late)]
+
+
+# case: G7, O2
+async def test_a_subscription_whose_read_always_fails_is_told(database: Database) -> None:
+    """It gives no access, and its read is never late: it is put off each time."""
+    access = Projections(database, "handlers.access.handler")
+    await access.feed(said("subscription.created", "evt_1", trust=Trust.READ, subscription_id="sub_1"))
+    await fails(database, "sub_1", ALARM_AFTER_ATTEMPTS - 1)
+    assert await said_of(database, "default") == []
+    await fails(database, "sub_1", 1)
+    [told] = await said_of(database, "default")
+    assert told.startswith("1 read(s) failed 8 times in a row and more (subscription sub_1); ")
+    await access.feed(said("subscription.renewed", "evt_2", trust=Trust.READ, subscription_id="sub_1"))
+    async with database.reading() as session:
+        assert (await health.figures(session, START)).unreadable == 0, "it is asked for anew"
+
+
+# case: G7
+async def test_that_there_is_no_such_object_was_told_already(database: Database) -> None:
+    await ask(database, "shop", "A1")
+    await fails(database, "A1", ALARM_AFTER_ATTEMPTS, code=TOLD)
+    assert await said_of(database, "shop") == []
+
+
+# case: G7
+async def test_the_first_of_the_reads_that_fail_are_named_and_only_of_who_is_read(database: Database) -> None:
+    asked = [f"A{number}" for number in range(9, 1, -1)]
+    await ask(database, "shop", *asked)
+    await ask(database, "gone", "B1")
+    for object_id in (*asked, "B1"):
+        await fails(database, object_id, ALARM_AFTER_ATTEMPTS)
+    [told] = await said_of(database, "shop")
+    assert told.startswith("8 read(s) failed 8 times in a row and more (order A9, order A8, order A7, order A6, ")
+    assert "order A5, …); `consumer explain order A9 --application shop` says why" in told
+    assert "B1" not in told
