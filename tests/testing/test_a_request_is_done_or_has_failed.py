@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 
 from consumer.plugin import Context, Event, handles
+from consumer.plugin.http import open_session
 from consumer.testing import Answer, Workbench
-from consumer.work.execution.http import open_session
 from consumer.work.execution.loop_thread import THREADS, LoopThread
 
 

@@ -12,11 +12,11 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from consumer.plugin.http import WHY, loses_the_body
 from consumer.testing.guard import Sent
 from consumer.testing.outside.answer import Answer, Request
 from consumer.testing.outside.bodies import recorded
 from consumer.testing.outside.response import Pending, Response, not_played
-from consumer.work.execution.http import WHY, loses_the_body
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 INSTEAD = (

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import aiohttp
 import structlog
 
+from consumer.plugin.http import open_session
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
-from consumer.work.execution.http import open_session
 
 THREADS = 64
 """For the handlers' `asyncio.to_thread`."""
