@@ -175,19 +175,18 @@ def _gone(waits: Mapping[str, int]) -> str:
 
 def _unreadable(figures: Figures) -> str:
     """Who asked for these waits, and keeps what he knew before."""
-    names = ", ".join(f"{one.kind} {one.object_id}" for one in figures.unreadable_first)
+    names = ", ".join(f"{one.kind} {one.object_id}: {one.code}" for one in figures.unreadable_first)
     more = ", …" if figures.unreadable > len(figures.unreadable_first) else ""
     text = f"{figures.unreadable} read(s) failed {ALARM_AFTER_ATTEMPTS} times in a row and more ({names}{more})"
-    cures = [_look_at(one) for one in figures.unreadable_first[:1]]
-    return "; ".join([text, *(f"`{one}` says why" for one in cures), "they are tried again by themselves"])
+    cures = [f"`{_look_at(one)}` says what waits for it" for one in figures.unreadable_first[:1]]
+    return "; ".join([text, *cures, "each is tried again by itself"])
 
 
 def _look_at(one: Unreadable) -> str:
-    """What says with which code the reads of it fail."""
-    if one.kind not in ("order", "subscription"):
-        return "consumer doctor"
+    """The command that says what is known of it, and what comes next."""
+    words = f"consumer explain {one.kind}" if one.kind in ("order", "subscription") else "consumer find"
     elsewhere = "" if one.application == "default" else f"--application {one.application}"
-    return command(f"consumer explain {one.kind}", one.object_id, options=elsewhere)
+    return command(words, one.object_id, options=elsewhere)
 
 
 def _unarchived(last: LastPass) -> str:

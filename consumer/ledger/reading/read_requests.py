@@ -139,11 +139,12 @@ async def oldest_due(session: AsyncSession, now: datetime, application: str) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Unreadable:
-    """An object that a read is asked for, and that cannot be read."""
+    """An object that a read is asked for, and that cannot be read; `code`: how the last one failed."""
 
     application: str
     kind: str
     object_id: str
+    code: str
 
 
 async def unreadable(session: AsyncSession, applications: Sequence[str]) -> tuple[int, tuple[Unreadable, ...]]:
@@ -151,11 +152,11 @@ async def unreadable(session: AsyncSession, applications: Sequence[str]) -> tupl
     asked for. Each is put off after every failure, so none of them ever looks late."""
     # Literal for the index of those. That index alone is in the order in which they were asked for.
     mine = unindexed(_READS.c.application).in_(applications)
-    failing = select(_READS.c.application, _READS.c.kind, _READS.c.object_id).where(text(UNREADABLE), mine)
-    in_order = failing.order_by(_READS.c.created_at)
+    columns = (_READS.c.application, _READS.c.kind, _READS.c.object_id, _READS.c.code)
+    in_order = select(*columns).where(text(UNREADABLE), mine).order_by(_READS.c.created_at)
     first = (await session.execute(in_order.limit(FIRST_TOLD))).all()
     count = await up_to(session, in_order) if len(first) == FIRST_TOLD else len(first)
-    return count, tuple(Unreadable(application=row[0], kind=row[1], object_id=row[2]) for row in first)
+    return count, tuple(Unreadable(**row._mapping) for row in first)
 
 
 async def due_of(

@@ -52,7 +52,7 @@ WELL = Figures(
     gone_handlers={},
     worker_seen_at=NOW,
 )
-UNREAD = Unreadable(application="shop", kind="subscription", object_id="S1")
+UNREAD = Unreadable(application="shop", kind="subscription", object_id="S1", code="server_error")
 LONG_AGO = NOW - timedelta(hours=1)
 AWAY = LogLook(refused=BrokerUnavailable())
 
@@ -115,10 +115,13 @@ def test_a_handler_that_nobody_has_is_named_with_what_waits_for_it() -> None:
 # case: G7
 def test_an_object_that_cannot_be_read_is_named_with_what_tells_of_it() -> None:
     [finding] = judge(replace(WELL, unreadable=7, unreadable_first=(UNREAD, replace(UNREAD, object_id="S2"))))
-    assert "7 read(s) failed 8 times in a row and more (subscription S1, subscription S2, …)" in finding.text
-    assert "`consumer explain subscription S1 --application shop` says why" in finding.text
+    assert (
+        "7 read(s) failed 8 times in a row and more (subscription S1: server_error, subscription S2: server_error, …)"
+        in finding.text
+    )
+    assert "`consumer explain subscription S1 --application shop` says what waits for it" in finding.text
     [one] = judge(replace(WELL, unreadable=1, unreadable_first=(replace(UNREAD, kind="session", object_id="cs_1"),)))
-    assert "(session cs_1); `consumer doctor`" in one.text
+    assert "(session cs_1: server_error); `consumer find cs_1 --application shop`" in one.text
 
 
 # case: F20, A32, A36
