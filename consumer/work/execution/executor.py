@@ -16,7 +16,7 @@ import structlog
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Context, Event, Handler
 from consumer.work.execution.handler_call import Calling, entered
-from consumer.work.execution.loop_call import LoopCall
+from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
 from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.outcome import Outcome, Succeeded, failed
@@ -50,7 +50,8 @@ class Executor:
         return Counter(call.handler.name for call in self._abandoned)
 
     async def effect(self, handler: Handler, event: Event, make: Make) -> Outcome:
-        """Run an effect handler, at most `timeout_s` (and a short grace to end)."""
+        """Run an effect handler, at most `timeout_s` (and a short grace to end). One that stood in line for all of its
+        time was not late: that costs it nothing."""
 
         async def attempt(loop: LoopThread) -> Outcome:
             return await _guarded(handler, handler.function, event, make(loop))
@@ -66,6 +67,8 @@ class Executor:
             raise
         finally:
             self.pool.forget(call)
+        if not call.has_begun:
+            return NOT_BEGUN
         if not ended and call.is_running:
             self._abandon(call)
         late = HandlerTimeout(f"the handler did not finish in {handler.timeout_s:g} s")

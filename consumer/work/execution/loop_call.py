@@ -19,6 +19,11 @@ DISPLACED = Failed(
     Failure("handler_displaced", "another handler blocked the loop it ran on; it starts anew", after_s=0.0), "displaced"
 )
 ENDED = Failed(Failure("handler_displaced", "the loop it ran on has ended", after_s=0.0), "displaced")
+NOT_BEGUN = Failed(
+    Failure("handler_displaced", "the loop it waited for was blocked for all of its time; it starts anew", after_s=1.0),
+    "displaced",
+)
+"""It has a wait: where its time is short and its loop late, it would be tried again at once, without end."""
 
 
 class LoopCall:
@@ -35,6 +40,7 @@ class LoopCall:
         self.handler = handler
         self.future: asyncio.Future[Outcome | None] = asker.create_future()
         self.loop: LoopThread | None = None
+        self.has_begun = False
         self._attempt = attempt
         self._asker = asker
         self._is_home = is_home
@@ -78,8 +84,11 @@ class LoopCall:
         self._task.add_done_callback(lambda task: self._done(task, on_moved))
 
     async def _enter(self, loop: LoopThread) -> Outcome | None:
-        """The attempt, or None when the handler lives elsewhere by now (it was moved while this stood in line)."""
-        return await self._attempt(loop) if self._is_home(loop, self.handler) else None
+        """The attempt; None when it was over while this stood in line, or the handler was moved elsewhere."""
+        if self._is_over or not self._is_home(loop, self.handler):
+            return None
+        self.has_begun = True
+        return await self._attempt(loop)
 
     def _cancel(self) -> None:
         if self._task is not None:

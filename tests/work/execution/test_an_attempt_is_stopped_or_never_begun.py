@@ -63,8 +63,9 @@ class Attempt:
 async def test_it_runs_and_its_outcome_is_the_answer() -> None:
     attempt = Attempt()
     assert not attempt.call.is_running
+    assert not attempt.call.has_begun
     await attempt.line.work_off()
-    assert (attempt.began, attempt.call.is_running) == (1, True)
+    assert (attempt.began, attempt.call.has_begun, attempt.call.is_running) == (1, True, True)
     attempt.may_end.set()
     await attempt.line.work_off()
     assert (attempt.call.future.result(), attempt.call.is_running) == (Succeeded(), False)
@@ -75,6 +76,18 @@ async def test_cancelled_before_it_begins_it_never_does() -> None:
     attempt.call.cancel()
     await attempt.line.work_off()
     assert (attempt.began, attempt.call.is_running, attempt.call.future.done()) == (0, False, False)
+
+
+async def test_cancelled_at_the_head_of_a_line_that_stands_still_it_never_begins() -> None:
+    # case: H4
+    attempt = Attempt()
+    begin, arguments = attempt.line.waiting.pop()
+    begin(*arguments)
+    attempt.call.cancel()  # what it asks of the loop comes behind what was begun there
+    await asyncio.sleep(0)
+    assert (attempt.began, attempt.call.has_begun) == (0, False)
+    await attempt.line.work_off()
+    assert (attempt.began, attempt.call.future.done(), attempt.moved) == (0, False, [])
 
 
 async def test_what_is_settled_before_it_begins_never_does_and_stays_settled() -> None:
@@ -101,7 +114,7 @@ async def test_where_the_handler_lives_elsewhere_by_then_who_moves_it_hears_of_i
     if is_cancelled:
         attempt.call._is_over = True
     await attempt.line.work_off()
-    assert attempt.began == 0
+    assert (attempt.began, attempt.call.has_begun) == (0, False)
     assert attempt.moved == ([] if is_cancelled else [attempt.call])
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
+from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler
-from consumer.retry import Failure
+from consumer.retry import Failure, RetryPolicy
 from consumer.work.execution import executor as module
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.handler_call import current_call
-from consumer.work.execution.loop_call import LoopCall
+from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import LoopPool
 from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.outcome import Failed, Outcome, Succeeded
+from consumer.work.transition import transition_after
 from tests.support.ports import eventually
 from tests.work.execution.test_only_a_handlers_own_code_is_cut_off import here
 from tests.work.workshop import order_paid
@@ -218,13 +221,48 @@ class Queue(LoopPool):
         return None
 
 
-async def test_who_never_began_is_late_and_not_counted_as_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_never_began_is_not_late_and_not_counted_as_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     # case: H4
     monkeypatch.setattr(module, "CANCEL_GRACE_S", 0.01)
     executor = Executor(Queue())
     with capture_logs() as logs:
         outcome = await executor.effect(handler_of(waits, 0.01), order_paid(1), lambda _: NO_CONTEXT)
-    assert (failure_of(outcome).code, executor.abandoned, logs) == ("handler_timeout", 0, [])
+    assert outcome is NOT_BEGUN
+    assert (executor.abandoned, logs, executor.pool._calls) == (0, [], set())
+
+
+async def test_who_stood_behind_one_that_blocks_is_not_called_loses_no_attempt_and_has_a_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # case: H4
+    monkeypatch.setattr(module, "CANCEL_GRACE_S", 0.05)
+    executor, blocking, goes_on = Executor(), threading.Event(), threading.Event()
+    called: list[str] = []
+
+    async def blocks(event: Event, ctx: Context) -> None:
+        blocking.set()
+        goes_on.wait(20)
+
+    async def pays_out(event: Event, ctx: Context) -> None:
+        called.append(event.id)
+
+    only_once = replace(handler_of(pays_out, 0.05), name="shop:pays_out", retry=RetryPolicy(attempts=1))
+    try:
+        first = asyncio.create_task(executor.effect(handler_of(blocks), order_paid(0), lambda _: NO_CONTEXT))
+        await eventually(blocking.is_set)
+        outcome = await executor.effect(only_once, order_paid(1), lambda _: NO_CONTEXT)
+        now = datetime.now(UTC)
+        then = transition_after(only_once, outcome, used=0, now=now)
+        assert (then.status, then.code, then.attempts) == (RunStatus.RETRYING, "handler_displaced", 0)
+        assert then.next_at == now + timedelta(seconds=1)
+        goes_on.set()
+        assert await first == Succeeded()
+        again = replace(only_once, timeout_s=30.0)
+        assert await executor.effect(again, order_paid(2), lambda _: NO_CONTEXT) == Succeeded()
+        assert (called, executor.abandoned) == ([order_paid(2).id], 0)
+    finally:
+        goes_on.set()
+        await executor.pool.close()
 
 
 async def test_when_the_worker_stops_waiting_the_handler_is_stopped_too() -> None:
