@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import structlog
 
@@ -38,7 +39,7 @@ class Blocked:
 
 
 class LoopWatch:
-    """Watch the running loop between `start` and `stop`; both may be called twice."""
+    """Watch the running loop between `start` and `stop`; both may be called twice. `name_of`: what a task is called."""
 
     def __init__(
         self,
@@ -47,11 +48,13 @@ class LoopWatch:
         interval_s: float = 0.25,
         blocked_after_s: float = 1.0,
         on_blocked: Callable[[Blocked], None] | None = None,
+        name_of: Callable[[asyncio.Task[Any]], str] = asyncio.Task.get_name,
     ) -> None:
         self._metrics = metrics
         self._interval_s = interval_s
         self._blocked_after_s = blocked_after_s
         self._on_blocked = on_blocked
+        self._name_of = name_of
         self._lags: deque[float] = deque(maxlen=WINDOW)
         self._late_since: float | None = None
         self._heartbeat = time.monotonic()
@@ -127,7 +130,9 @@ class LoopWatch:
             if age < self._blocked_after_s or heartbeat == reported:
                 continue
             reported = heartbeat
-            self._report(Blocked(seconds=age, at=where(sys._current_frames().get(loop_thread)), task=_task_of(loop)))
+            task = asyncio.current_task(loop)
+            name = self._name_of(task) if task is not None else None
+            self._report(Blocked(seconds=age, at=where(sys._current_frames().get(loop_thread)), task=name))
 
     def _report(self, blocked: Blocked) -> None:
         if self._metrics is not None:
@@ -149,8 +154,3 @@ def where(frame: FrameType | None) -> str:
             package = top
         frame = frame.f_back
     return " < ".join(places) or "unknown"
-
-
-def _task_of(loop: asyncio.AbstractEventLoop) -> str | None:
-    task = asyncio.current_task(loop)
-    return task.get_name() if task is not None else None

@@ -5,6 +5,9 @@ loop, with the group membership, the ledger and the relay, is never touched by w
 
 A handler that blocks its plugin's loop is named, and moves to a loop of its own before its next run. A loop that
 does not come back is given up: who else was on it starts anew on a fresh one, and its thread is left behind.
+
+Where the watch can name nobody (a callback has no task), a loop of a handler's own still tells whose doing it is. So
+whoever was at work on a shared one that was lost like this gets a loop of its own: the next time tells.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class LoopPool:
         self._plugins: dict[str, LoopThread] = {}
         self._own: dict[str, LoopThread] = {}
         self._calls: set[LoopCall] = set()
-        self._lost: Counter[str] = Counter()
+        self._lost: Counter[str | None] = Counter()
         self._given_up: list[LoopThread] = []
         self._lock = threading.Lock()
 
@@ -111,39 +114,48 @@ class LoopPool:
     # --- harm --------------------------------------------------------------------------------------------------
 
     def _blocked(self, loop: LoopThread, found: Blocked) -> None:
-        name = (found.task or "").removeprefix(TASK_PREFIX)
-        if not (found.task or "").startswith(TASK_PREFIX):
-            return  # not a handler's own task: something that a handler left behind; the watch has logged it
         if not self._is_current(loop):
             return
+        task = found.task or ""
+        name = task.removeprefix(TASK_PREFIX) if task.startswith(TASK_PREFIX) else None
+        if name is not None:
+            self._move(name, loop, found)
+        asyncio.get_running_loop().call_later(self._lost_after_s, self._check, loop, name, found, loop.beats)
+
+    def _move(self, name: str, loop: LoopThread, found: Blocked) -> None:
         _log.error("handler_blocks_its_loop", handler=name, seconds=round(found.seconds, 3), where=found.at)
         self._on_harm(Harm(handler=name, seconds=found.seconds, at=found.at))
         if loop is not self._own.get(name):
             with self._lock:
                 self._own[name] = self._new(f"handler:{name}")
             _log.warning("handler_moved_to_its_own_loop", handler=name)
-        asyncio.get_running_loop().call_later(self._lost_after_s, self._check, loop, name, found, loop.beats)
 
     def _is_current(self, loop: LoopThread) -> bool:
         return loop in self._plugins.values() or loop in self._own.values()
 
-    def _check(self, loop: LoopThread, name: str, found: Blocked, beats: int) -> None:
+    def _check(self, loop: LoopThread, name: str | None, found: Blocked, beats: int) -> None:
         """Give the loop up when it has not moved since."""
         if loop.beats != beats or not self._is_current(loop):
             return
+        name = name or next((owner for owner, own in self._own.items() if own is loop), None)
         self._lost[name] += 1
-        with self._lock:
-            self._plugins = {plugin: one for plugin, one in self._plugins.items() if one is not loop}
-            if self._own.get(name) is loop:
-                self._own[name] = self._new(f"handler:{name}")
-        loop.give_up()
-        self._given_up.append(loop)
         running = [one for one in self._calls if one.loop is loop and not one.future.done()]
+        self._leave(loop, {one.handler.name for one in running if one.has_begun} if name is None else {name})
         displaced = [one for one in running if one.handler.name != name]
         _log.error("handler_lost_its_loop", handler=name, where=found.at, lost=self._lost[name],
                    displaced=len(displaced))  # fmt: skip
         for call in displaced:
             call.settle(DISPLACED)
-        self._on_harm(
-            Harm(handler=name, seconds=found.seconds + self._lost_after_s, at=found.at, lost=self._lost[name])
-        )
+        if name is not None:
+            seconds = found.seconds + self._lost_after_s
+            self._on_harm(Harm(handler=name, seconds=seconds, at=found.at, lost=self._lost[name]))
+
+    def _leave(self, loop: LoopThread, suspects: set[str]) -> None:
+        """Nobody begins on this loop any more; each of the suspects has one of its own from now on."""
+        with self._lock:
+            self._plugins = {plugin: one for plugin, one in self._plugins.items() if one is not loop}
+            for name in suspects:
+                if self._own.get(name, loop) is loop:
+                    self._own[name] = self._new(f"handler:{name}")
+        loop.give_up()
+        self._given_up.append(loop)

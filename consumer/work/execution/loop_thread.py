@@ -1,4 +1,8 @@
-"""Loop thread: an event loop in a thread, with a watch on it and an HTTP session of its own."""
+"""Loop thread: an event loop in a thread, with a watch on it and an HTTP session of its own.
+
+A task that was made on it, and whatever tasks come of that (`asyncio.gather`, a TaskGroup), are one matter: when one of
+them blocks the loop, the watch names the first.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,8 +29,19 @@ ENDING_S = 1.0
 LET_GO_S = 0.5
 
 T = TypeVar("T")
+Work = Coroutine[Any, Any, T] | Generator[Any, None, T]
+"""What a loop may be given to make a task of."""
 
 _log = structlog.get_logger(__name__)
+_root: ContextVar[str | None] = ContextVar("loop_thread_root", default=None)
+
+
+class Descendant(asyncio.Task[T]):
+    """A task on a loop of ours; `root` is the name of the one that it came of. What it is called itself is free."""
+
+    def __init__(self, work: Work[T], **named: Any) -> None:
+        self.root = _root.get()
+        super().__init__(work, **named)
 
 
 class _HandlerLoop(asyncio.SelectorEventLoop):
@@ -55,10 +70,12 @@ class LoopThread:
     ) -> None:
         self.name = name
         self._loop = _HandlerLoop()
+        self._loop.set_task_factory(_descendant)
         self._watch = LoopWatch(
             interval_s=min(0.25, blocked_after_s / 4),
             blocked_after_s=blocked_after_s,
             on_blocked=lambda found: on_blocked(self, found),
+            name_of=_root_of,
         )
         self._thread = threading.Thread(target=self._run, name=name[:60], daemon=True)
         self._asked: deque[tuple[Context, Callable[..., None], tuple[object, ...]]] = deque()
@@ -110,7 +127,11 @@ class LoopThread:
 
     def create_task(self, work: Coroutine[object, object, T], name: str) -> asyncio.Task[T]:
         """A task on the loop; call on the loop only."""
-        task = self._loop.create_task(work, name=name)
+        before = _root.set(name)
+        try:
+            task = self._loop.create_task(work, name=name)
+        finally:
+            _root.reset(before)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -168,3 +189,12 @@ class LoopThread:
             self._loop.run_until_complete(asyncio.wait(left, timeout=LET_GO_S))
         for task in left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather itself does
+
+
+def _descendant(loop: asyncio.AbstractEventLoop, work: Work[T], **named: Any) -> asyncio.Task[T]:
+    return Descendant(work, loop=loop, **named)
+
+
+def _root_of(task: asyncio.Task[Any]) -> str:
+    root = task.root if isinstance(task, Descendant) else None
+    return root or task.get_name()

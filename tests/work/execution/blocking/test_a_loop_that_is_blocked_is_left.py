@@ -5,19 +5,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import uvloop
 from structlog.testing import capture_logs
 
 from consumer.plugin import Context, Event, Handler
 from consumer.telemetry.loop_watch import Blocked
-from consumer.work.execution import loop_pool
+from consumer.work.execution import executor, loop_pool
+from consumer.work.execution.executor import Executor
 from consumer.work.execution.loop_call import CANCELLED, DISPLACED, LoopCall
 from consumer.work.execution.loop_pool import Harm, LoopPool
 from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.outcome import Outcome, Succeeded
+from tests.support.ports import eventually
+from tests.work.workshop import order_paid
+
+NO_CONTEXT: Any = None
 
 
 async def nothing(event: Event, ctx: Context) -> None:
@@ -173,11 +180,28 @@ async def test_an_attempt_whose_time_is_over_tells_so_and_then_how_it_ended(scen
     assert late.future.result() == CANCELLED
 
 
-@pytest.mark.parametrize("task", [None, "left-behind"])
-async def test_what_a_handler_left_behind_is_blamed_on_nobody(scene: Scene, task: str | None) -> None:
+@pytest.mark.parametrize("task", [None, "not-a-handlers"])
+async def test_what_is_nobodys_task_and_comes_back_is_blamed_on_nobody(scene: Scene, task: str | None) -> None:
     scene.begin(BESIDE)
+    await scene.blocked(0, task, comes_back=True)
+    assert (scene.told(), scene.names(), scene.loops[0].did) == ([], ["plugin:shop"], ["start"])
+
+
+@pytest.mark.parametrize("task", [None, "not-a-handlers"])
+async def test_what_is_nobodys_task_and_does_not_come_back_is_told_by_the_loop_of_its_own_that_it_gets(
+    scene: Scene, task: str | None
+) -> None:
+    # case: H4
+    blocks, beside = scene.begin(BLOCKS), scene.begin(BESIDE)
+    blocks.has_begun = True
     await scene.blocked(0, task)
-    assert (scene.told(), scene.names()) == ([], ["plugin:shop"])
+    assert (scene.told(), scene.loops[0].did) == ([], ["start", "give_up"])
+    assert [one.future.result() for one in (blocks, beside)] == [DISPLACED, DISPLACED]
+    assert (scene.lives(BLOCKS), scene.lives(BESIDE)) == (1, 2)
+    assert scene.names() == ["plugin:shop", "handler:shop:blocks", "plugin:shop"]
+    await scene.blocked(1, task)
+    assert scene.told() == [("shop:blocks", 2.01, 1)]
+    assert (scene.lives(BLOCKS), scene.lives(BESIDE)) == (3, 2)
 
 
 async def test_of_a_loop_that_was_given_up_nothing_more_is_heard(scene: Scene) -> None:
@@ -189,6 +213,86 @@ async def test_of_a_loop_that_was_given_up_nothing_more_is_heard(scene: Scene) -
 
 
 # --- a real one -------------------------------------------------------------------------------------------------
+
+
+async def gathered(work: Coroutine[Any, Any, None]) -> None:
+    await asyncio.gather(work, asyncio.sleep(0))
+
+
+async def in_a_group(work: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(work, name="of its own choice")
+
+
+async def left_behind(work: Coroutine[Any, Any, None]) -> None:
+    LEFT.append(asyncio.create_task(work))
+
+
+async def of_a_callback(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.get_running_loop().call_soon(lambda: LEFT.append(asyncio.create_task(gathered(work))))
+
+
+LEFT: list[asyncio.Task[None]] = []
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("child", [gathered, in_a_group, left_behind, of_a_callback])
+async def test_a_child_that_blocks_is_its_handlers_doing_and_the_neighbours_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+    child: Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]],
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    # case: H4
+    monkeypatch.setattr(asyncio, "new_event_loop", new_loop)
+    monkeypatch.setattr(executor, "CANCEL_GRACE_S", 0.05)
+    blocking, goes_on = threading.Event(), threading.Event()
+
+    async def holds() -> None:
+        blocking.set()
+        goes_on.wait(20)
+
+    async def blocks(event: Event, ctx: Context) -> None:
+        await child(holds())
+
+    async def run(handler: Handler) -> Outcome:
+        while (outcome := await runs.effect(handler, order_paid(1), lambda _: NO_CONTEXT)) is DISPLACED:
+            continue  # as its run does, at no cost
+        return outcome
+
+    harms: list[Harm] = []
+    runs = Executor(LoopPool(on_harm=harms.append, blocked_after_s=0.4, lost_after_s=0.2))
+    try:
+        first = asyncio.create_task(run(replace(BLOCKS, function=blocks, timeout_s=0.5)))
+        assert await asyncio.to_thread(blocking.wait, 10)
+        assert await run(replace(BESIDE, timeout_s=10)) == Succeeded()
+        await eventually(lambda: len(harms) == 2)
+        assert [(one.handler, one.lost) for one in harms] == [("shop:blocks", 0), ("shop:blocks", 1)]
+        await first
+    finally:
+        goes_on.set()
+        LEFT.clear()
+        await runs.pool.close(5)
+
+
+async def test_what_a_handlers_children_are_called_stays_as_it_was() -> None:
+    loop, seen = LoopThread("real", on_blocked=lambda *_: None, blocked_after_s=60.0), list[str]()
+    done = threading.Event()
+
+    async def parent() -> None:
+        children = [asyncio.create_task(asyncio.sleep(0), name=name) for name in ("of its own choice", None)]
+        seen.extend(child.get_name() for child in children)
+        await asyncio.wait(children)
+        done.set()
+
+    def begin() -> None:
+        loop.create_task(parent(), "handler:shop:blocks")
+
+    loop.start()
+    loop.call(begin)
+    assert await asyncio.to_thread(done.wait, 10)
+    await loop.stop(5)
+    assert seen[0] == "of its own choice"
+    assert seen[1].startswith("Task-")
 
 
 async def test_a_real_loop_goes_on_after_an_exit_and_ends_with_all_that_was_on_it() -> None:
