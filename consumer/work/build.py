@@ -42,11 +42,11 @@ def build_worker(
     give_up: Callable[[str, str], None] | None = None,
 ) -> Worker:
     """Put a worker together; `locators` per application, `watch` on the loop it is going to run on, `give_up` (handler,
-    reason) ends the process when a handler blocks it and cannot be cut off.
+    reason) ends the process when a handler blocks it, or ignores that its time is over, and cannot be cut off.
     """
     name = worker_id()
     pauser = Pauser(database=database, registry=registry, clock=clock, observer=observer, worker=name)
-    executor = Executor(LoopPool(on_harm=pauser.harm, lost_after_s=config.lost_after_s))
+    executor = Executor(LoopPool(on_harm=pauser.harm, lost_after_s=config.lost_after_s), give_up=give_up)
     breakers = Breakers(observer.breaker, clock.monotonic)
     relay = Relay(database=database, broker=broker, topic=config.topic, clock=clock, worker=name)
     dead_letters = DeadLetters(

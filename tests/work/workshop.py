@@ -66,6 +66,7 @@ class Workshop:
     contexts: Contexts | None = None
     neighbours: Sequence[Callable[..., Coroutine[Any, Any, None]]] = ()
     watch: LoopWatch | None = None
+    give_up: Callable[[str, str], None] | None = None
 
     async def publish(self, *events: Event) -> None:
         """Put events on the log, in this order."""
@@ -86,6 +87,7 @@ class Workshop:
             observer=Observer(self.metrics),
             config=self.config,
             watch=self.watch,
+            give_up=self.give_up,
         )
 
     @asynccontextmanager

@@ -1,7 +1,8 @@
 """Executor: one handler on one event, or on many at once: perform, normalise. Nothing a handler does gets past it.
 
 Effect handlers run on the loop of their plugin, in a thread, cut off at their time. Transactional handlers run in the
-caller's transaction, on the caller's loop, so they are cut off in place.
+caller's transaction, on the caller's loop, so they are cut off in place. One that keeps its cancellation to itself is
+cancelled again; when that does not help either, the process gives up, as for who cannot be cut off (`watchdog.py`).
 """
 
 from __future__ import annotations
@@ -9,20 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import structlog
 
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Context, Event, Handler
-from consumer.work.execution.handler_call import Calling, entered
+from consumer.work.execution.handler_call import Calling, HandlerCall, entered
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
 from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.outcome import Outcome, Succeeded, failed
-from consumer.work.place import home_of
+from consumer.work.place import home_of, place_of_waiting
 
 CANCEL_GRACE_S = 2.0
+CANCEL_AGAIN_S = 1.0
+CANCELS_MOST = 5
+"""Of a transactional handler: who has heeded none of them when the next is due is given up."""
 BREATH_S = 0.05
 ABANDONED_MAX = 100
 
@@ -33,10 +37,15 @@ _log = structlog.get_logger(__name__)
 
 
 class Executor:
-    """Runs handlers. Keeps those that ignore their cancellation in sight, so that they can be counted."""
+    """Runs handlers. Keeps those that ignore their cancellation in sight, so that they can be counted.
 
-    def __init__(self, pool: LoopPool | None = None) -> None:
+    `give_up` (handler, reason) is called for one that does so in the caller's transaction; it does not return. Without
+    it, that is logged, once a call.
+    """
+
+    def __init__(self, pool: LoopPool | None = None, *, give_up: Callable[[str, str], None] | None = None) -> None:
         self.pool = pool or LoopPool()
+        self._give_up = give_up
         self._abandoned: list[LoopCall] = []
 
     @property
@@ -96,7 +105,8 @@ class Executor:
             task.set_name(TASK_PREFIX + handler.name)  # so that a blocked loop is blamed on the right one
         try:
             with Calling(handler) as call:
-                outcome = call.outcome(await _in_time(handler, allowed_s, function, *given))
+                limit = _Limit(allowed_s, lambda: self._despair(handler, call))
+                outcome = call.outcome(await _in_time(handler, limit, function, *given))
             if call.cuts:
                 # Everything else on the loop is late now: let it go first, the next handler may block it again.
                 await asyncio.sleep(BREATH_S)
@@ -104,6 +114,14 @@ class Executor:
         finally:
             if task is not None:
                 task.set_name(name)
+
+    def _despair(self, handler: Handler, call: HandlerCall) -> None:
+        seconds, home = CANCELS_MOST * CANCEL_AGAIN_S, home_of(handler.function)
+        at = str(place_of_waiting(call.work, home) or home.start)
+        reason = f"ignored for {seconds:.0f} s that its time was over and could not be cut off, in {at}"
+        _log.critical("handler_cannot_be_cut_off", handler=handler.name, seconds=seconds, where=at)
+        if self._give_up is not None:
+            self._give_up(handler.name, reason)
 
     def _abandon(self, call: LoopCall) -> None:
         count = self.abandoned + 1
@@ -127,15 +145,62 @@ async def _within(limit_s: float, call: LoopCall) -> Outcome | None:
     return outcome
 
 
-async def _in_time(
-    handler: Handler, allowed_s: float, function: Callable[..., Awaitable[object]], *given: Any
-) -> Outcome:
+class _Limit:
+    """The time of a call in place. When it is over the task is cancelled, and again, since a handler may keep that to
+    itself; `on_deaf` hears once of one that heeds none of it. What others cancel (the worker stops) stays theirs.
+
+    It counts its own cancellations, not seconds: a process that stood still as a whole is not blamed on anybody.
+    """
+
+    def __init__(self, seconds: float, on_deaf: Callable[[], None]) -> None:
+        self.seconds = seconds
+        self._on_deaf = on_deaf
+        self._cancels = 0
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("only what runs in a task can be cancelled")
+        self._loop, self._task, self._cancelled_before = asyncio.get_running_loop(), task, task.cancelling()
+        self._timer = self._loop.call_later(self.seconds, self._cancel)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._timer.cancel()
+        for _ in range(self._cancels):
+            self._task.uncancel()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was: who goes on after that has not finished in time, whatever comes of it."""
+        return self._cancels > 0
+
+    @property
+    def is_all(self) -> bool:
+        """Afterwards: whether it was over, and nobody else wants the task to end."""
+        return self.is_over and self._task.cancelling() <= self._cancelled_before
+
+    def _cancel(self) -> None:
+        self._timer = self._loop.call_later(CANCEL_AGAIN_S, self._cancel)
+        self._cancels += 1
+        self._task.cancel()
+        if self._cancels == CANCELS_MOST + 1:
+            self._on_deaf()
+
+
+async def _in_time(handler: Handler, limit: _Limit, function: Callable[..., Awaitable[object]], *given: Any) -> Outcome:
+    came_by: BaseException | None = None
     try:
-        async with asyncio.timeout(allowed_s):
-            return await _guarded(handler, function, *given)  # a TimeoutError of the handler's own is its outcome
-    except TimeoutError as error:
-        late = HandlerTimeout(f"the handler did not finish in {allowed_s:g} s")
-        return failed(late, home_of(handler.function), came_by=error)
+        with limit:
+            outcome = await _guarded(handler, function, *given)
+        if not limit.is_over:
+            return outcome
+    except asyncio.CancelledError as error:
+        if not limit.is_all:
+            raise
+        came_by = error
+    late = HandlerTimeout(f"the handler did not finish in {limit.seconds:g} s")
+    return failed(late, home_of(handler.function), came_by=came_by)
 
 
 async def _guarded(handler: Handler, function: Callable[..., Awaitable[object]], *given: Any) -> Outcome:

@@ -4,6 +4,7 @@ stays in its group (case H4). The figures are printed with `-s`."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 import uuid
@@ -17,6 +18,7 @@ from consumer.broker import Broker, TopicConfig, open_broker
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers
 from consumer.plugin import Context, Event, handles
+from consumer.work.execution import executor
 from consumer.work.worker import WorkerConfig
 from tests.support.ports import eventually
 from tests.work.membership import watching
@@ -140,6 +142,33 @@ async def test_a_transaction_that_hangs_does_not_stall_ingest(sqlite_ledger: Dat
     async with shop.working():
         await eventually(lambda: paused(sqlite_ledger, "test:hangs"), within_s=20)
     assert not {"succeeded", "dead"} & set(await shop.statuses("test:hangs"))
+
+
+# case: H4
+async def test_a_transaction_that_ignores_its_cancellation_is_given_up(
+    sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "CANCEL_AGAIN_S", 0.02)
+    given_up: list[str] = []
+
+    @handles("order.paid", transactional=True, timeout_s=0.1, name="test:keeps")
+    async def keeps(event: Event, ctx: Context) -> None:
+        until = time.monotonic() + 20
+        while not given_up and time.monotonic() < until:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    @handles("order.paid", name="test:ships")
+    async def ships(event: Event, ctx: Context) -> None:
+        shipped.append(event.id)
+
+    shipped: list[str] = []
+    # A process would end here; this one has the handler end instead.
+    shop = Workshop(sqlite_ledger, broker, [keeps, ships], give_up=lambda name, _: given_up.append(name))
+    await shop.publish(*[order_paid(number) for number in range(3)])
+    async with shop.working():
+        await eventually(lambda: len(shipped) == 3)
+    assert given_up == ["test:keeps"]
 
 
 # case: H4

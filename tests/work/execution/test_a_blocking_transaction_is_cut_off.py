@@ -74,6 +74,16 @@ async def blocks(event: Event, ctx: Context) -> None:
             continue
 """
 
+IGNORES = """
+@handles("order.cut", name="cut:blocks", transactional=True, timeout_s=1, batch={batch})
+async def blocks({given}) -> None:
+    while True:
+        try:
+            await asyncio.sleep(0.2)
+        except BaseException:
+            continue
+"""
+
 DEAF = """
 import ctypes
 
@@ -289,7 +299,21 @@ async def everything_else(place: Place, wanted: int) -> bool:
 @pytest.mark.slow
 async def test_one_that_cannot_be_cut_off_is_paused_before_the_process_ends(either: Place) -> None:
     """One keeps every error to itself, one is deaf to signals; each on one kind of database, to save time."""
-    place, plugin = either, KEEPS if either.database.dialect == "sqlite" else DEAF
+    await it_is_paused_and_the_process_ends(either, KEEPS if either.database.dialect == "sqlite" else DEAF)
+
+
+# case: H4
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("batch", "given"), [(False, "event: Event, ctx: Context"), (True, "batch: list[tuple[Event, Context]]")]
+)
+async def test_so_is_one_that_turns_the_loop_and_ignores_its_cancellation(
+    place: Place, batch: bool, given: str
+) -> None:
+    await it_is_paused_and_the_process_ends(place, IGNORES.format(batch=batch, given=given))
+
+
+async def it_is_paused_and_the_process_ends(place: Place, plugin: str) -> None:
     worker = place.worker(PLUGIN.format(code=plugin))
     with ended(worker):
         worker.spawn()

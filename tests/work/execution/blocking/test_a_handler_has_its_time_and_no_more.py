@@ -20,7 +20,7 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler
 from consumer.retry import Failure, RetryPolicy
 from consumer.work.execution import executor as module
-from consumer.work.execution.executor import Executor
+from consumer.work.execution.executor import CANCELS_MOST, Executor
 from consumer.work.execution.handler_call import current_call
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import LoopPool
@@ -32,6 +32,7 @@ from tests.work.execution.test_only_a_handlers_own_code_is_cut_off import here
 from tests.work.workshop import order_paid
 
 NO_CONTEXT: Any = None
+PATIENCE_S = 10.0
 FILE = "/".join(Path(__file__).parts[-5:])
 
 
@@ -147,6 +148,133 @@ async def test_after_a_handler_was_cut_off_everything_else_on_the_loop_goes_firs
     tasks: list[asyncio.Task[None]] = []
     assert failure_of(await outcome_of(blocks)).code == "handler_blocked"
     assert went == ["other"]
+
+
+class Keeps:
+    """A transactional handler that keeps so many cancellations to itself, and then does as it is told (`ends`)."""
+
+    def __init__(self, most: int, ends: Callable[..., Awaitable[Any]]) -> None:
+        self.kept = 0
+        self._most, self._ends = most, ends
+
+    async def __call__(self, event: Event, ctx: Context) -> None:
+        while self.kept < self._most:
+            try:
+                await asyncio.sleep(PATIENCE_S)
+            except asyncio.CancelledError:
+                self.kept += 1
+            else:
+                raise AssertionError("nobody cancelled it again")
+        await self._ends(event, ctx)
+
+
+class Deserted:
+    """An executor, and whom it gave up, with which words."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "CANCEL_AGAIN_S", 0.02)
+        self.given_up: list[tuple[str, str]] = []
+        self.executor = Executor(give_up=lambda *said: self.given_up.append(said))
+
+    async def outcome_of(self, keeps: Keeps, *, together: bool = False) -> Outcome:
+        """What it ends with, alone or with many at once; this task is as it was."""
+
+        async def ship(event: Event, ctx: Context) -> None:
+            await keeps(event, ctx)
+
+        async def many(batch: Sequence[tuple[Event, Context]]) -> None:
+            await keeps(*batch[0])
+
+        handler = handler_of(ship, 0.01)
+        if together:
+            outcome = await self.executor.together(replace(handler, together=many), [(order_paid(1), NO_CONTEXT)])
+        else:
+            outcome = await self.executor.transactional(handler, order_paid(1), NO_CONTEXT)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        await asyncio.sleep(0)
+        return outcome
+
+
+@pytest.fixture
+def deserted(monkeypatch: pytest.MonkeyPatch) -> Deserted:
+    return Deserted(monkeypatch)
+
+
+async def ends(event: Event, ctx: Context) -> None:
+    return None
+
+
+# case: H3
+@pytest.mark.parametrize("kept", [1, CANCELS_MOST])
+@pytest.mark.parametrize("ending", [ends, waits, gives_up, cancels])
+async def test_who_goes_on_when_its_time_is_over_has_timed_out_whatever_comes_of_it(
+    deserted: Deserted, kept: int, ending: Callable[..., Awaitable[Any]]
+) -> None:
+    if ending is waits:
+        kept -= 1  # so that it heeds the last one
+    outcome = await deserted.outcome_of(Keeps(kept, ending))
+    assert failure_of(outcome).reason == "the handler did not finish in 0.01 s"
+    assert failure_of(outcome).code == "handler_timeout"
+    assert deserted.given_up == []
+
+
+# case: H4
+@pytest.mark.parametrize("together", [False, True], ids=["one", "many"])
+async def test_who_heeds_no_cancellation_is_given_up_once(deserted: Deserted, together: bool) -> None:
+    place = f"{FILE}:{Keeps.__call__.__code__.co_firstlineno + 3} in Keeps.__call__"
+    with capture_logs() as logs:
+        outcome = await deserted.outcome_of(Keeps(CANCELS_MOST + 3, ends), together=together)
+    assert failure_of(outcome).code == "handler_timeout"
+    [(name, reason)] = deserted.given_up
+    assert name == "shop:ship"
+    assert reason == f"ignored for 0 s that its time was over and could not be cut off, in {place}"
+    assert [(line["event"], line["handler"], line["where"]) for line in logs] == [
+        ("handler_cannot_be_cut_off", "shop:ship", place)
+    ]
+
+
+async def test_where_giving_up_is_nobodys_business_that_is_said_and_the_cancelling_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # case: H4
+    deserted = Deserted(monkeypatch)
+    deserted.executor = Executor()
+    with capture_logs() as logs:
+        outcome = await deserted.outcome_of(Keeps(CANCELS_MOST + 3, waits))
+    assert failure_of(outcome).code == "handler_timeout"
+    assert [line["event"] for line in logs] == ["handler_cannot_be_cut_off"]
+
+
+async def test_a_process_that_stood_still_blames_nobody(deserted: Deserted) -> None:
+    # case: H4
+    loop, stands_still_s = asyncio.get_running_loop(), module.CANCEL_AGAIN_S * (CANCELS_MOST + 5)
+    began = loop.time()
+    loop.call_later(0.015, time.sleep, stands_still_s)
+    outcome = await deserted.outcome_of(Keeps(1, waits))
+    assert loop.time() - began > stands_still_s
+    assert (failure_of(outcome).code, deserted.given_up) == ("handler_timeout", [])
+
+
+async def test_a_stop_goes_on_up_also_from_one_whose_time_is_over(deserted: Deserted) -> None:
+    keeps = Keeps(3, waits)
+    task = asyncio.create_task(deserted.outcome_of(keeps))
+    await eventually(lambda: keeps.kept == 1, every_s=0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (task.cancelling(), deserted.given_up) == (1, [])
+
+
+async def test_a_stop_that_it_keeps_to_itself_takes_none_of_its_limit_away(deserted: Deserted) -> None:
+    # case: H4
+    task = asyncio.create_task(deserted.outcome_of(Keeps(CANCELS_MOST + 3, waits)))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [name for name, _ in deserted.given_up] == ["shop:ship"]
 
 
 # --- on a loop of its own ---------------------------------------------------------------------------------------
