@@ -44,7 +44,7 @@ class LoopCall:
         self._attempt = attempt
         self._asker = asker
         self._is_home = is_home
-        self._task: asyncio.Task[Outcome | None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._is_over = False
 
     @property
@@ -83,25 +83,24 @@ class LoopCall:
         self._task = loop.create_task(self._enter(loop), name=f"handler:{self.handler.name}")
         self._task.add_done_callback(lambda task: self._done(task, on_moved))
 
-    async def _enter(self, loop: LoopThread) -> Outcome | None:
-        """The attempt; None when it was over while this stood in line, or the handler was moved elsewhere."""
+    async def _enter(self, loop: LoopThread) -> None:
+        """The attempt; nothing when it was over while this stood in line, or the handler was moved elsewhere. How it
+        ended is told from here: what is called behind it waits for whoever blocks the loop next."""
         if self._is_over or not self._is_home(loop, self.handler):
-            return None
+            return
         self.has_begun = True
-        return await self._attempt(loop)
+        self._tell(self.settle, await self._attempt(loop))
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    def _done(self, task: asyncio.Task[Outcome | None], on_moved: Callable[[LoopCall], None]) -> None:
+    def _done(self, task: asyncio.Task[None], on_moved: Callable[[LoopCall], None]) -> None:
         if task.cancelled():
             self._tell(self.settle, CANCELLED)
         elif (error := task.exception()) is not None:
             self._tell(self.settle, failed(error))
-        elif (outcome := task.result()) is not None:
-            self._tell(self.settle, outcome)
-        elif not self._is_over:
+        elif not self.has_begun and not self._is_over:
             self._tell(on_moved, self)
 
     def _tell(self, what: Callable[..., None], *arguments: object) -> None:

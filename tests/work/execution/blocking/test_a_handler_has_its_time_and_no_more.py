@@ -393,6 +393,32 @@ async def test_who_stood_behind_one_that_blocks_is_not_called_loses_no_attempt_a
         await executor.pool.close()
 
 
+async def test_who_ended_just_before_the_loop_was_blocked_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    # case: H4
+    monkeypatch.setattr(module, "CANCEL_GRACE_S", 0.05)
+    executor, ended, goes_on = Executor(), threading.Event(), threading.Event()
+
+    async def ship(event: Event, ctx: Context) -> None:
+        ended.set()
+
+    async def blocks(event: Event, ctx: Context) -> None:
+        assert ended.is_set()
+        goes_on.wait(20)
+
+    runs = [(handler_of(ship, 5), order_paid(0)), (replace(handler_of(blocks), name="shop:blocks"), order_paid(1))]
+    try:
+        first, second = [
+            asyncio.create_task(executor.effect(handler, event, lambda _: NO_CONTEXT)) for handler, event in runs
+        ]
+        assert await first == Succeeded()
+        assert not second.done()
+        goes_on.set()
+        assert await second == Succeeded()
+    finally:
+        goes_on.set()
+        await executor.pool.close()
+
+
 async def test_when_the_worker_stops_waiting_the_handler_is_stopped_too() -> None:
     # case: H4
     executor, ended = Executor(), threading.Event()
