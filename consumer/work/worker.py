@@ -313,9 +313,10 @@ class Worker:
         self._went_back |= {one: offsets[one] for one in back}
         self._next.drop(back)
         topic = self._config.topic
-        if restored := back - again:
+        looked_for = frozenset(one for one in back & again if one in stands and offsets[one] >= stands[one])
+        if restored := back - looked_for:
             _log.error("ledger_restored", topic=topic, partitions=sorted(one.number for one in restored))
-        if looked_for := back & again:
+        if looked_for:
             _log.warning("log_read_again", topic=topic, partitions=sorted(one.number for one in looked_for))
         return back
 

@@ -84,7 +84,7 @@ class LogWatch:
                 self._show(reports)
                 self._shown_s = self._clock.monotonic()
                 replaced_at = await self._remember(reports)
-                if not any(report.records for report in reports):
+                if reports and not any(report.records for report in reports):
                     await self._publish_lost()
                 if replaced_at is not None:
                     await self._on_replaced(replaced_at)
