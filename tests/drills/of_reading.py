@@ -11,6 +11,7 @@ from tests.support.ports import eventually
 OTHER_SECRET = "whsec_c29tZWJvZHkgZWxzZSdzIHNlY3JldA=="
 AN_HOUR_WITHIN_S = 420.0
 FEW_READS = 20
+NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
 OTHER = '{"other": {"authenticity": "signature", "webhook_secrets": ["whsec_b3RoZXItb3RoZXItb3RoZXItb3RoZXI="]}}'
 
 
@@ -103,6 +104,29 @@ async def _answer_again(scene: Scene) -> None:
     scene.found.sandbox.engine.faults.set({"server_error": 0})
 
 
+async def _fail_its_reads(scene: Scene) -> None:
+    """The service fails whenever this order is read, and hours go by: each further try is due at once."""
+    order_id = scene.found.paid[-1]
+    scene.names["ID"] = order_id
+    await _answer_503(scene)
+    scene.in_ledger(
+        "INSERT INTO reads (application, kind, object_id, asked, due_at, attempts, created_at)"
+        f" VALUES ('default', 'order', ?, 0, {NOW}, 0, {NOW})",
+        order_id,
+    )
+
+    def has_failed_often() -> bool:
+        scene.in_ledger(f"UPDATE reads SET due_at = {NOW} WHERE object_id = ? AND attempts < 8", order_id)
+        return scene.in_ledger("SELECT attempts >= 8 FROM reads WHERE object_id = ?", order_id) == [(1,)]
+
+    await eventually(has_failed_often, within_s=FIRES_WITHIN_S, every_s=1, what="the read failed eight times")
+
+
+async def _let_it_be_read(scene: Scene) -> None:
+    await _answer_again(scene)
+    scene.in_ledger(f"UPDATE reads SET due_at = {NOW}")
+
+
 READING: tuple[Drill, ...] = (
     _secret(lambda secret: secret[:-4] + "xxxx", "the API secret is wrong", "CredentialsRefused"),
     _secret(lambda _: "", "the file of the API secret is empty", "SecretFileBroken"),
@@ -121,6 +145,9 @@ READING: tuple[Drill, ...] = (
         strike=_answer_503, cure=_answer_again, fires_within_s=AN_HOUR_WITHIN_S,
     ),
     drill("more reads are asked for than may be made", "ReadingHeldUp", strike=_ask_for_more, cure=_let_read),
+    drill(
+        "an order cannot be read", "ObjectsUnreadable", strike=_fail_its_reads, cure=_let_it_be_read, names=("ID",),
+    ),
     drill(
         "webhooks are signed with another secret", "SignaturesRefused", strike=_other_secret, cure=_right_secret,
     ),
