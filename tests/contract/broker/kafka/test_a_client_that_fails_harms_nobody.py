@@ -11,6 +11,7 @@ from typing import Any
 
 import certifi
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.broker.kafka import connection, consumer, member, publisher
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
@@ -87,9 +88,9 @@ async def test_a_producer_while_its_certificates_are_exchanged(client: type[Clie
     found = publisher.KafkaPublisher(address, max_pending=10, max_pending_bytes=1000)
     await found.start(5)
     authorities.rename(away)
-    found._renew(found._producer, "a batch failed")
-    for _ in range(20):
-        await asyncio.sleep(0)
+    with capture_logs() as said:
+        found._renew(found._producer, "a batch failed")
+        await eventually(lambda: [line for line in said if line["event"] == "producer_not_started_again"])
     assert (found.client, client.made) == (None, 1)
     away.rename(authorities)
     await eventually(lambda: found.client is not None)
