@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from itertools import accumulate
 from typing import Any, Final
 
@@ -196,3 +197,16 @@ def printable_json(document: bytes) -> bytes:
 def _escaped(character: str) -> str:
     halves = character.encode("utf-16-be").hex()
     return "".join(f"\\u{halves[at : at + 4]}" for at in range(0, len(halves), 4))
+
+
+def shown(value: Any) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    if isinstance(value, tuple | list):
+        return ", ".join(shown(item) for item in value) or "-"
+    if isinstance(value, dict):
+        return " ".join(f"{name}={shown(item)}" for name, item in value.items()) or "-"
+    return str(value)

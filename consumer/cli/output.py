@@ -9,13 +9,13 @@ import os
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any, TextIO
 
 import orjson
 import typer
 
 from consumer.document import printable, printable_json
+from consumer.document import shown as shown
 from consumer.errors import OutputUnwritable
 
 GAP = "  "
@@ -96,16 +96,3 @@ def to_nowhere(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-def shown(value: Any) -> str:
-    """A value as people read it."""
-    if value is None:
-        return "-"
-    if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
-    if isinstance(value, tuple | list):
-        return ", ".join(shown(item) for item in value) or "-"
-    if isinstance(value, dict):
-        return " ".join(f"{name}={shown(item)}" for name, item in value.items()) or "-"
-    return str(value)

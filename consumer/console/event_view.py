@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotFound
 from consumer.ledger.handling import events, runs
-from consumer.ledger.tables import AttemptRow, EventRow, RunRow
+from consumer.ledger.tables import AttemptRow, EventRow, QuarantineRow, RunRow
+from consumer.reason import reason_of
+from consumer.telemetry.redaction import REDACTED, masked
 
 
 async def event_view(session: AsyncSession, application: str, event_id: str) -> dict[str, Any]:
@@ -36,6 +40,28 @@ def place_in(trace: str | None) -> str | None:
     return (trace or "").partition(" < ")[0] or None
 
 
+@dataclass(frozen=True)
+class Payload:
+    """What of an event's body may be seen, and of whose it is."""
+
+    body: Any
+    customer: str | None
+
+
+def payload_of(row: EventRow, *, raw: bool = False) -> Payload:
+    """What the event says, personal values masked unless `raw`. Nothing of a body that lies in an archive: `archive`
+    names the file. Pure."""
+    if row.archive is not None:
+        return Payload(None, row.customer if raw else None)
+    try:
+        body = orjson.loads(row.raw)
+    except orjson.JSONDecodeError:
+        body = row.raw.decode("utf-8", "replace")
+    if raw:
+        return Payload(body, row.customer)
+    return Payload(masked(body), None if row.customer is None else REDACTED)
+
+
 def event_document(row: EventRow) -> dict[str, Any]:
     """What it is, without what it says."""
     return {
@@ -52,6 +78,20 @@ def event_document(row: EventRow) -> dict[str, Any]:
         "occurred_at": row.occurred_at,
         "delivery_id": row.delivery_id,
         "archive": row.archive,
+    }
+
+
+def delivery_document(row: QuarantineRow) -> dict[str, Any]:
+    """What lies in quarantine, and why; without its body."""
+    return {
+        "id": row.id,
+        "application": row.application,
+        "delivery_id": row.delivery_id,
+        "event_id": row.event_id,
+        "reason": reason_of(row.reason).value,
+        "detail": reason_of(row.reason).detail,
+        "bytes": len(row.raw),
+        "received_at": row.received_at,
     }
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Table, and_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
-from consumer.console.alarms.unread import NO_CREDENTIALS
+from consumer.console.alarms.unread import NO_CREDENTIALS, is_read
 from consumer.console.cure import lift, release, settle
 from consumer.console.event_view import place_in, traces_of
 from consumer.console.timeline import timeline, wait_of, waits_of
@@ -38,6 +38,35 @@ NOBODY = "no handler that fulfils (`fulfils=True`, or an effect handler of fulfi
 Entry = dict[str, Any]
 Named = Mapping[str, Entry]
 """Ids or keys to what their entries are named by; by nothing where all are about the same."""
+
+
+async def explain(
+    session: AsyncSession,
+    application: str,
+    subject: tuple[str, str],
+    policy: Policy,
+    now: datetime,
+    *,
+    has_credentials: bool,
+) -> dict[str, Any]:
+    """Why a subject (its kind and id) stands where it does, as an operator asks: whoever reads the service, here
+    (`has_credentials`) or elsewhere; what is over its time is due since then. Raises NotFound."""
+    reads = has_credentials or await is_read(session, application, now)
+    match subject:
+        case ("order", id_):
+            found = await explain_order(session, application, id_, is_read=reads)
+        case ("subscription", id_):
+            found = await explain_subscription(session, application, id_, policy, now, is_read=reads)
+        case (_, id_):
+            found = await explain_customer(session, application, id_, policy, now, is_read=reads)
+    return found | {"next": [_to_come(entry, now) for entry in found["next"]]}
+
+
+def _to_come(entry: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """A time that is over is no time to come: since then it is due."""
+    if entry["at"] is None or entry["at"] > now:
+        return dict(entry)
+    return {**entry, "at": None, "due_since": entry["at"]}
 
 
 async def explain_order(

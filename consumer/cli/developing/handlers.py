@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,8 +16,8 @@ from consumer.cli.developing.scaffold import write_package
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for, settings_looking
-from consumer.errors import DatabaseMissing, LedgerError, NotFound
-from consumer.ledger import audit
+from consumer.console.operators.pausing import set_paused
+from consumer.errors import DatabaseMissing, LedgerError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import handlers as ledger_handlers
 from consumer.ledger.plans import candidates
@@ -204,23 +203,4 @@ async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, Hand
 async def _set(name: str, reason: str, *, paused: bool) -> None:
     async with ledger(settings_looking()) as database, database.transaction() as session:
         now = await shared_time(session)
-        done = (
-            await ledger_handlers.pause(session, name, by=actor(), reason=reason, now=now)
-            if paused
-            else await ledger_handlers.resume(session, name)
-        )
-        if not done:
-            raise NotFound("the ledger knows no such handler; see `consumer handlers list`", handler=name)
-        _audit(session, name, reason, now, paused=paused)
-
-
-def _audit(session: Any, name: str, reason: str, now: datetime, *, paused: bool) -> None:
-    audit.note(
-        session,
-        at=now,
-        application="",
-        actor=actor(),
-        action="handler.pause" if paused else "handler.resume",
-        subject=f"handler:{name}",
-        reason=reason,
-    )
+        await set_paused(session, name, paused=paused, by=actor(), reason=reason, now=now)

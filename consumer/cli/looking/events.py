@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
@@ -28,14 +27,13 @@ from consumer.cli.filters import (
 )
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
-from consumer.console.event_view import attempt_document, event_document, run_document
+from consumer.console.event_view import attempt_document, event_document, payload_of, run_document
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter, Found
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
-from consumer.telemetry.redaction import REDACTED, masked
 
 app = typer.Typer(help="The recorded events.", no_args_is_help=True)
 
@@ -107,7 +105,7 @@ def show(
     """
     row, of_event, attempts = run(_load(application, event_id, raw=raw))
     output = Output(as_json)
-    payload = _payload(row, raw=raw)
+    payload = payload_of(row, raw=raw)
     output.document(
         {**event_document(row), "object_id": row.object_id, "customer": payload.customer, "payload": payload.body,
          "runs": [run_document(one) for one in of_event], "attempts": [attempt_document(one) for one in attempts]}
@@ -127,27 +125,6 @@ def show(
             output.line(f"{shown(one.finished_at)} {one.handler}, attempt {one.number}: {one.code}: {one.reason}")
             for place in one.trace.split(" < "):
                 output.line(f"  at {place}")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """What of an event's body may be seen, and of whose it is."""
-
-    body: Any
-    customer: str | None
-
-
-def _payload(row: EventRow, *, raw: bool) -> Shown:
-    """Nothing of a body that lies in an archive: `archive` names the file."""
-    if row.archive is not None:
-        return Shown(None, row.customer if raw else None)
-    try:
-        body = orjson.loads(row.raw)
-    except orjson.JSONDecodeError:
-        body = row.raw.decode("utf-8", "replace")
-    if raw:
-        return Shown(body, row.customer)
-    return Shown(masked(body), None if row.customer is None else REDACTED)
 
 
 States = Mapping[tuple[str, str, str], RunRow]

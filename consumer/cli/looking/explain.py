@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
-from sqlalchemy.ext.asyncio import AsyncSession
 from typer.core import TyperGroup
 
 from consumer.cli.filters import Application, require_application
 from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
-from consumer.console.alarms.unread import is_read
-from consumer.console.explain import explain_customer, explain_order, explain_subscription
+from consumer.console.explain import explain
 from consumer.console.find import Found, find, near
 from consumer.console.mentions import SUBJECTS
 from consumer.errors import NotFound, SettingsError, UsageError
@@ -167,36 +164,15 @@ async def _look(
     application."""
     one = settings.application(application)
     async with ledger(settings) as database, database.reading() as session:
-        now = await shared_time(session)
-        has_reader = (one is not None and one.has_credentials) or await is_read(session, application, now)
+        now, has_credentials = await shared_time(session), one is not None and one.has_credentials
         try:
-            found = await _explanation(session, application, asked, policy, now, is_read=has_reader)
+            return await explain(session, application, asked, policy, now, has_credentials=has_credentials)
         except NotFound as error:
             if found_else := await find(session, asked[1], application=application):
                 return found_else
             require_application(application, settings)
             alike = await near(session, asked[1], application=application)
             raise NotFound(error.message, **{**error.fields, "near": ", ".join(alike) or None}) from error
-        return found | {"next": [_to_come(entry, now) for entry in found["next"]]}
-
-
-async def _explanation(
-    session: AsyncSession, application: str, asked: tuple[str, str], policy: Policy, now: datetime, *, is_read: bool
-) -> dict[str, Any]:
-    match asked:
-        case ("order", id_):
-            return await explain_order(session, application, id_, is_read=is_read)
-        case ("subscription", id_):
-            return await explain_subscription(session, application, id_, policy, now, is_read=is_read)
-        case (_, id_):
-            return await explain_customer(session, application, id_, policy, now, is_read=is_read)
-
-
-def _to_come(entry: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """A time that is over is no time to come: since then it is due."""
-    if entry["at"] is None or entry["at"] > now:
-        return dict(entry)
-    return {**entry, "at": None, "due_since": entry["at"]}
 
 
 def _flat(state: Mapping[str, Any]) -> dict[str, Any]:

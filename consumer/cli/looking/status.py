@@ -85,14 +85,15 @@ def status(as_json: Json = False) -> None:
     except SettingsError as error:
         found = Look(findings=[Finding(Grade.UNKNOWN, error.code, problem) for problem in error.problems])
     else:
-        found = run(_look(settings, problems))
+        found = run(look(settings, problems))
     output = Output(as_json)
-    output.document(_document(found))
+    output.document(document(found))
     _print(output, found)
     raise typer.Exit(int(worst(found.findings)))
 
 
-def _document(found: Look) -> dict[str, Any]:
+def document(found: Look) -> dict[str, Any]:
+    """What was found out, as JSON has it."""
     return {
         "status": worst(found.findings).name.lower(),
         "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in found.findings],
@@ -177,7 +178,9 @@ def _cure(error: LedgerError) -> str:
     return f" ({cure})" if cure else ""
 
 
-async def _look(settings: Settings, problems: Sequence[str]) -> Look:
+async def look(settings: Settings, problems: Sequence[str]) -> Look:
+    """Ask the ledger, the log, the disks and the plugins; within half a minute, whatever they do. `problems`: what is
+    wrong with the settings."""
     found = Look()
     try:
         async with _in_time(), ledger(settings, lock_s=LOCK_S) as database, database.reading() as session:
@@ -200,11 +203,11 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         if isinstance(error, DatabaseMissing):
             return Look(findings=[told])  # nothing was set up here yet
         return Look(findings=[told, *judge_log(await ask(settings), datetime.now(UTC))])
-    look = await ask(settings)
-    if any(strangers(report, found.processes) for report in look.groups):
+    seen = await ask(settings)
+    if any(strangers(report, found.processes) for report in seen.groups):
         found.processes = await _told_since(settings) or found.processes
     low = [finding for disk in disks(settings) for finding in judge_disk(disk)]
-    found.groups = list(look.groups)
+    found.groups = list(seen.groups)
     registry = registry_of(settings)
     forbidden = None if refused is None else _forbidden_to_who_looks(refused, settings, found.processes)
     found.findings = judge(
@@ -213,7 +216,7 @@ async def _look(settings: Settings, problems: Sequence[str]) -> Look:
         queues=open_queues,
         broken_plugins=[plugin.plugin for plugin in registry.broken],
         left_out=left_out(registry, settings.handlers),
-        log=[*judge_log(look, figures.at, memories=memories, statuses=found.reading, processes=found.processes), *low],
+        log=[*judge_log(seen, figures.at, memories=memories, statuses=found.reading, processes=found.processes), *low],
         shippers=who_fulfils(registry.handlers),
         application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Protocol
@@ -30,6 +30,7 @@ from consumer.cli.filters import (
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.console.event_view import place_in
+from consumer.console.operators.deaths import SUBJECTS_MAX, death_groups
 from consumer.errors import UsageError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
@@ -39,7 +40,6 @@ from consumer.ledger.tables import RunStatus
 
 app = typer.Typer(help="Dead runs: look, try again, give up.", no_args_is_help=True)
 
-SUBJECTS_MAX = 5
 NEAR_FROM = 1000
 Fingerprint = Annotated[str | None, typer.Option(help="Failures of the same kind and place, as `dead list` shows it.")]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, without a filter.")]
@@ -99,7 +99,7 @@ def list_dead(
         in_all = run(_totals(DeadFilter(discarded=discarded))).total()
     by_kind = run(_totals(wanted)) if len(found) == limit else Counter((one.handler, one.fingerprint) for one in found)
     output = Output(as_json)
-    groups, total, kinds = _groups(found, by_kind), by_kind.total(), len(by_kind)
+    groups, total, kinds = death_groups(found, by_kind), by_kind.total(), len(by_kind)
     is_all = total < COUNT_MAX
     counts = {"total": total, "kinds": kinds, "counted_all": is_all}
     output.document({"dead": [_shown(one) for one in found], "groups": groups} | counts)
@@ -133,29 +133,6 @@ def _none_fits(in_all: int, *, discarded: bool) -> str:
         return "nothing was discarded" if discarded else "nothing is dead"
     at_least = "" if in_all < COUNT_MAX else "at least "
     return f"no {'discarded' if discarded else 'dead'} run fits ({at_least}{in_all} in all)"
-
-
-def _groups(found: Sequence[DeadRun], by_kind: Mapping[tuple[str, str | None], int]) -> list[dict[str, Any]]:
-    """By fingerprint and handler: how many of all, and of those `found` since when, the last, what they died of and
-    where, and whose they are."""
-    grouped: dict[tuple[str, str | None], list[DeadRun]] = {}
-    for one in found:
-        grouped.setdefault((one.handler, one.fingerprint), []).append(one)
-    return [
-        {
-            "handler": handler,
-            "fingerprint": fingerprint,
-            "count": max(by_kind.get((handler, fingerprint), 0), len(runs)),
-            "looked_at": len(runs),
-            "first": min(one.died_at for one in runs),
-            "last": max(one.died_at for one in runs),
-            "code": runs[-1].code,
-            "reason": runs[-1].reason,
-            "place": place_in(runs[-1].trace) or "",
-            "subjects": list(dict.fromkeys(one.key for one in runs))[:SUBJECTS_MAX],
-        }
-        for (handler, fingerprint), runs in grouped.items()
-    ]
 
 
 def _print_groups(output: Output, groups: Sequence[dict[str, Any]], at_least: str) -> None:

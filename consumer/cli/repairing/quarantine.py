@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -17,9 +17,10 @@ from consumer.cli.consent import Yes, actor, checked_reason, consent
 from consumer.cli.filters import EARLIEST, Application, Limit, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for, settings_looking
+from consumer.console.event_view import delivery_document
+from consumer.console.operators.quarantined import DISCARDED, RETRIED, Again, put_away
 from consumer.errors import NotFound, NotUnderstood, UsageError
 from consumer.events import Delivery, Locators, identify, parse_json
-from consumer.ledger import audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import QuarantineRow
@@ -57,19 +58,7 @@ def list_quarantine(
                 counted[reason_of(word).value] += count
         if not rows and application is not None:
             require_application(application, settings)
-        return [
-            {
-                "id": row.id,
-                "application": row.application,
-                "delivery_id": row.delivery_id,
-                "event_id": row.event_id,
-                "reason": reason_of(row.reason).value,
-                "detail": reason_of(row.reason).detail,
-                "bytes": len(row.raw),
-                "received_at": row.received_at,
-            }
-            for row in rows
-        ], counted
+        return [delivery_document(row) for row in rows], counted
 
     rows, counted = run(load())
     output = Output(as_json)
@@ -138,7 +127,7 @@ def retry(
     consent(f"take {len(rows)} delivery(s) in again?", yes=yes)
     run(_publish(settings, rows))
     # One that lies here again by now stays, or is put here after this: no order of the two loses it.
-    gone, again = run(_gone(settings, rows, "quarantine.retried", because_of))
+    gone, again = run(_gone(settings, rows, RETRIED, because_of))
     _say(as_json, "retried", rows, more=more, again=again, went=len(rows) - len(gone) - len(again))
 
 
@@ -161,13 +150,9 @@ def discard(
         _say_none(as_json, "discarded")
         return
     consent(f"discard {len(rows)} delivery(s)?", yes=yes)
-    gone, again = run(_gone(settings, rows, "quarantine.discarded", because_of))
+    gone, again = run(_gone(settings, rows, DISCARDED, because_of))
     went = len(rows) - len(gone) - len(again)
     _say(as_json, "discarded", [row for row in rows if row.id in gone], more=more, again=again, went=went)
-
-
-Again = Mapping[int, str]
-"""Numbers of deliveries that are in quarantine again, each with why."""
 
 
 def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow], *, more: bool, again: Again, went: int) -> None:
@@ -259,22 +244,5 @@ async def _gone(
 ) -> tuple[frozenset[int], Again]:
     """Drop them as they were read; returns the numbers of those that went, and those that came anew meanwhile."""
     async with ledger(settings) as database, database.transaction() as session:
-        gone = await quarantine.drop(session, rows)
-        left = [
-            found for row in rows if row.id not in gone for found in await quarantine.newest(session, number=row.id)
-        ]
         now = await shared_time(session)
-        for row in rows:
-            if action == "quarantine.discarded" and row.id not in gone:
-                continue
-            audit.note(
-                session,
-                at=now,
-                application=row.application,
-                actor=actor(),
-                action=action,
-                subject=f"delivery:{row.delivery_id}",
-                before=reason_of(row.reason).value,
-                reason=reason,
-            )
-    return gone, {row.id: reason_of(row.reason).value for row in left}
+        return await put_away(session, rows, action=action, by=actor(), reason=reason, now=now)

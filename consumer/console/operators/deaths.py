@@ -1,0 +1,34 @@
+"""Deaths: dead runs by what they died of, so that a thousand of one failure are one line (case R10). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from consumer.console.event_view import place_in
+from consumer.ledger.handling.dead import DeadRun
+
+SUBJECTS_MAX: Final = 5
+
+
+def death_groups(found: Sequence[DeadRun], by_kind: Mapping[tuple[str, str | None], int]) -> list[dict[str, Any]]:
+    """By fingerprint and handler: how many of all, and of those `found` since when, the last, what they died of and
+    where, and whose they are."""
+    grouped: dict[tuple[str, str | None], list[DeadRun]] = {}
+    for one in found:
+        grouped.setdefault((one.handler, one.fingerprint), []).append(one)
+    return [
+        {
+            "handler": handler,
+            "fingerprint": fingerprint,
+            "count": max(by_kind.get((handler, fingerprint), 0), len(runs)),
+            "looked_at": len(runs),
+            "first": min(one.died_at for one in runs),
+            "last": max(one.died_at for one in runs),
+            "code": runs[-1].code,
+            "reason": runs[-1].reason,
+            "place": place_in(runs[-1].trace) or "",
+            "subjects": list(dict.fromkeys(one.key for one in runs))[:SUBJECTS_MAX],
+        }
+        for (handler, fingerprint), runs in grouped.items()
+    ]

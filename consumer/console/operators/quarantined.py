@@ -1,0 +1,43 @@
+"""Quarantined: deliveries that an operator takes out of quarantine, to be taken in again or thrown away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.ledger import audit
+from consumer.ledger.reading import quarantine
+from consumer.ledger.tables import QuarantineRow
+from consumer.reason import reason_of
+
+DISCARDED: Final = "quarantine.discarded"
+RETRIED: Final = "quarantine.retried"
+
+Again = Mapping[int, str]
+"""Numbers of deliveries that are in quarantine again, each with why."""
+
+
+async def put_away(
+    session: AsyncSession, rows: Sequence[QuarantineRow], *, action: str, by: str, reason: str, now: datetime
+) -> tuple[frozenset[int], Again]:
+    """Drop them as they were read, in the caller's transaction; audited. Returns the numbers of those that went, and
+    those that came anew meanwhile."""
+    gone = await quarantine.drop(session, rows)
+    left = [found for row in rows if row.id not in gone for found in await quarantine.newest(session, number=row.id)]
+    for row in rows:
+        if action == DISCARDED and row.id not in gone:
+            continue
+        audit.note(
+            session,
+            at=now,
+            application=row.application,
+            actor=by,
+            action=action,
+            subject=f"delivery:{row.delivery_id}",
+            before=reason_of(row.reason).value,
+            reason=reason,
+        )
+    return gone, {row.id: reason_of(row.reason).value for row in left}
