@@ -41,6 +41,7 @@ from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
 
 if TYPE_CHECKING:
+    from consumer.console.pages.desk import Status
     from consumer.payments import PaymentsClient
     from consumer.receive.web import Receiver
     from consumer.work.registry import Registry
@@ -279,10 +280,14 @@ class App:
 
     # --- parts -------------------------------------------------------------------------------------------------
 
-    async def internal(self, *, console: bool = False) -> None:
-        """`/healthz`, `/readyz`, `/metrics` on the internal port; with `console`, the query API too."""
+    async def internal(self, *, console: bool = False, status: Status | None = None) -> None:
+        """`/healthz`, `/readyz`, `/metrics` on the internal port; with `console`, the query API and the operator's
+        pages too. `status`: what `consumer status` says. Raises SettingsError for users that are none."""
         app = internal_app(metrics=self.metrics, readiness=self._readiness, watch=self._watch)
         if console:
+            from consumer.console.pages.desk import desk_of
+            from consumer.console.pages.routes import page_routes
+            from consumer.console.pages.users import Users
             from consumer.console.query import query_routes
 
             self._heartbeat.roles.add(Role.CONSOLE.value)
@@ -296,6 +301,8 @@ class App:
                 applications=[application.name for application in self.settings.applications],
                 options=self.settings.handler_options,
             )
+            users = Users(self.settings.console_users) if self.settings.console_users is not None else None
+            page_routes(app, desk_of(self.settings, self.database, self.clock, status), users)
         runner = InternalRunner(app)
         self.internal_url = await self._listen(runner, self.settings.internal_host, self.settings.internal_port)
 

@@ -61,9 +61,10 @@ def sync(as_json: Json = False) -> None:
 
 
 def console(as_json: Json = False) -> None:
-    """Serve the query API."""
+    """Serve the query API and the operator's pages."""
+    from consumer.cli.looking.standing import standing
 
     async def build(app: App) -> None:
-        await app.internal(console=True)
+        await app.internal(console=True, status=standing(app.settings))
 
     run(run_role(settings_for(Role.CONSOLE), Output(as_json), build))

@@ -152,6 +152,12 @@ def _say(app: typer.Typer) -> None:
     app.command()(say.say)
 
 
+def _console_user(app: typer.Typer) -> None:
+    from consumer.cli.repairing import console_user
+
+    app.command()(console_user.console_user)
+
+
 def _db(app: typer.Typer) -> None:
     from consumer.cli.developing import revising as revising  # its command joins the schema's
     from consumer.cli.repairing import schema
@@ -192,6 +198,7 @@ PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
     _find: ("find",),
     _findings: ("findings",),
     _say: ("say",),
+    _console_user: ("console-user",),
     _db: ("db",),
     _handlers: ("handlers",),
 }

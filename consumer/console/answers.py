@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import orjson
@@ -36,31 +37,52 @@ def problem(status: int, code: str, message: str, headers: dict[str, str] | None
     return answer({"error": {"code": code, "message": message}}, status, headers)
 
 
+@dataclass(frozen=True)
+class Problem:
+    """Why a request was not done: the answer's status, code, message and headers."""
+
+    status: int
+    code: str
+    message: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def problem_of(error: Exception) -> Problem:
+    """What is said of an error; what is unexpected is logged and says nothing of itself. A redirect is raised."""
+    match error:
+        case web.HTTPException():
+            if error.status < 400:
+                raise error
+            headers = {name: error.headers[name] for name in ("Allow", "WWW-Authenticate") if name in error.headers}
+            code = (error.reason or "error").lower().replace(" ", "_")
+            return Problem(error.status, code, error.reason, headers)
+        case UsageError():
+            return Problem(400, "bad_request", error.message)
+        case TermsDiffer():
+            return Problem(409, error.code, error.message)
+        case NotFound():
+            return Problem(404, error.code, error.message)
+        case LedgerUnavailable():
+            return Problem(503, error.code, error.message, {"Retry-After": str(RETRY_AFTER_S)})
+        case ConsumerError():
+            log.warning("query_refused", code=error.code)
+            return Problem(500, error.code, "the ledger refused")
+        case _:
+            log.exception("query_failed", error=type(error).__name__)
+            return Problem(500, "internal_error", "something went wrong here; the log says what")
+
+
 @web.middleware
 async def errors(request: web.Request, handler: WebHandler) -> web.StreamResponse:
-    """Every error as JSON; what is unexpected is logged and says nothing of itself."""
+    """Every error as JSON."""
     try:
         return await handler(request)
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-        return problem(error.status, (error.reason or "error").lower().replace(" ", "_"), error.reason, headers)
-    except UsageError as error:
-        return problem(400, "bad_request", error.message)
     except TermsDiffer as error:
         said = {"code": error.code, "message": error.message, "differing": error.differing}
         return answer({"error": said}, 409)
-    except NotFound as error:
-        return problem(404, error.code, error.message)
-    except LedgerUnavailable as error:
-        return problem(503, error.code, error.message, {"Retry-After": str(RETRY_AFTER_S)})
-    except ConsumerError as error:
-        log.warning("query_refused", code=error.code)
-        return problem(500, error.code, "the ledger refused")
-    except Exception as error:
-        log.exception("query_failed", error=type(error).__name__)
-        return problem(500, "internal_error", "something went wrong here; the log says what")
+    except Exception as error:  # noqa: BLE001 - every one has an answer, and what is unexpected is logged
+        found = problem_of(error)
+        return problem(found.status, found.code, found.message, dict(found.headers))
 
 
 def bearer(token: str | None) -> Middleware:
@@ -102,7 +124,12 @@ def guard(token: str | None) -> Middleware:
 def _is_own(request: web.Request) -> bool:
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
     is_same = origin is None or origin == f"{request.scheme}://{request.host}"
-    return is_same and site in ("none", "same-origin") and is_loopback(URL(f"http://{request.host}").host or "")
+    return is_same and site in ("none", "same-origin") and is_by_own_name(request)
+
+
+def is_by_own_name(request: web.Request) -> bool:
+    """Whether it came by a name of this machine, and not by one that merely leads here (a rebinding attack's)."""
+    return is_loopback(URL(f"http://{request.host}").host or "")
 
 
 def _plain(value: object) -> object:

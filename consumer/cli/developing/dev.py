@@ -11,6 +11,7 @@ from pathlib import Path
 from consumer.app import App
 from consumer.app.root import STOP_SLACK_S
 from consumer.cli.developing.simulator import sandbox_config, tell_running
+from consumer.cli.looking.standing import standing
 from consumer.cli.output import Output
 from consumer.cli.process import announce, at_sandbox, run_until, say_stopped, stop_on_signals
 from consumer.clock import SystemClock, rest
@@ -99,7 +100,7 @@ async def build_everything(app: App, *, work: bool = True, clock: SandboxClock |
         keeper = Timekeeper(app, clock)
         await keeper.tell()
         app.beside(keeper.run, "clock", STOP_SLACK_S, check=keeper.check)
-    await app.internal(console=True)
+    await app.internal(console=True, status=standing(app.settings))
     if work:
         await app.work()
     await app.sync()

@@ -1,0 +1,177 @@
+"""Actions: the buttons. Each is one transaction of the ledger, asks for a reason, and is audited with who pressed it;
+what needs more than that (a replay, a retry out of quarantine) stays a command, and the pages show it to be copied."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from aiohttp import web
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.console.operators.pausing import set_paused
+from consumer.console.operators.quarantined import DISCARDED, put_away
+from consumer.console.operators.vocabulary import REASON_MAX_CHARS
+from consumer.console.operators.words import say
+from consumer.console.pages.desk import DESK
+from consumer.console.pages.door import USER
+from consumer.console.pages.render import link
+from consumer.console.views import order_view, subscription_view
+from consumer.errors import UsageError
+from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.handling import dead
+from consumer.ledger.handling.dead import DeadFilter
+from consumer.ledger.reading import quarantine, read_requests
+from consumer.plugin import ReadRequest
+
+RUNS_MAX: Final = 1000
+ID_MAX: Final = 2**63 - 1
+SAID: Final = (
+    "fulfilment.released", "fulfilment.unfulfillable", "fulfilment.finding_closed", "access.finding_closed",
+    "access.hold_lifted",
+)  # fmt: skip
+"""The words that a page says; all of them: `consumer say`."""
+Form = Mapping[str, Any]
+
+
+class Act:
+    """What one press of a button works with."""
+
+    def __init__(self, session: AsyncSession, form: Form, *, by: str, reason: str, now: datetime) -> None:
+        self.session = session
+        self.by = by
+        self.reason = reason
+        self.now = now
+        self._form = form
+
+    def word(self, name: str) -> str:
+        """A field that must be there. Raises UsageError."""
+        found = self.may(name)
+        if found is None:
+            raise UsageError(f"{name} is missing")
+        return found
+
+    def may(self, name: str) -> str | None:
+        """A field that may be left out."""
+        found = self._form.get(name)
+        return found if isinstance(found, str) and found else None
+
+
+Do = Callable[[web.Request, Act], Awaitable[tuple[str, str]]]
+"""Does it; returns the word of what was done, and the page to go back to."""
+
+
+def button(do: Do, *, needs_reason: bool = True) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The handler of a form: one transaction, then back to a page. Raises UsageError without a reason."""
+
+    async def press(request: web.Request) -> web.StreamResponse:
+        form = await request.post()
+        reason = str(form.get("reason", "")).strip()
+        if needs_reason and not 0 < len(reason) <= REASON_MAX_CHARS:
+            raise UsageError(f"say why, in at most {REASON_MAX_CHARS} characters")
+        async with request.app[DESK].database.transaction() as session:
+            now = await shared_time(session)
+            done, way = await do(request, Act(session, form, by=request[USER].actor, reason=reason, now=now))
+        raise web.HTTPSeeOther(f"{way}{'&' if '?' in way else '?'}done={done}")
+
+    return press
+
+
+async def pause(_: web.Request, act: Act) -> tuple[str, str]:
+    """Stop a handler."""
+    await set_paused(act.session, act.word("handler"), paused=True, by=act.by, reason=act.reason, now=act.now)
+    return "paused", link("handlers")
+
+
+async def resume(_: web.Request, act: Act) -> tuple[str, str]:
+    """Let a handler go on."""
+    await set_paused(act.session, act.word("handler"), paused=False, by=act.by, reason=act.reason, now=act.now)
+    return "resumed", link("handlers")
+
+
+async def redrive(_: web.Request, act: Act) -> tuple[str, str]:
+    """Let a kind of dead runs, or one, try again."""
+    found = await dead.search(act.session, _dead(act))
+    changed = await dead.redrive(act.session, found, by=act.by, reason=act.reason, now=act.now)
+    return "redriven" if changed else "nothing", _back(act)
+
+
+async def discard(_: web.Request, act: Act) -> tuple[str, str]:
+    """Give a kind of dead runs, or one, up (case R12)."""
+    found = await dead.search(act.session, _dead(act))
+    changed = await dead.discard(act.session, found, by=act.by, reason=act.reason, now=act.now)
+    return "discarded" if changed else "nothing", _back(act)
+
+
+async def restore(_: web.Request, act: Act) -> tuple[str, str]:
+    """Take a discard back: they are dead again (case R12)."""
+    found = await dead.search(act.session, _dead(act, discarded=True))
+    changed = await dead.restore(act.session, found, by=act.by, reason=act.reason, now=act.now)
+    return "restored" if changed else "nothing", link("dead", discarded=1)
+
+
+def _dead(act: Act, *, discarded: bool = False) -> DeadFilter:
+    """Those that the page showed: none that died since."""
+    return DeadFilter(
+        handler=act.word("handler"),
+        fingerprint=act.may("fingerprint"),
+        event_id=act.may("event"),
+        application=act.may("application"),
+        until=_seen(act),
+        discarded=discarded,
+        limit=RUNS_MAX,
+    )
+
+
+def _seen(act: Act) -> datetime:
+    try:
+        return datetime.fromisoformat(act.word("seen"))
+    except ValueError as error:
+        raise UsageError("seen is the time of the page") from error
+
+
+def _back(act: Act) -> str:
+    event = act.may("event")
+    return link("dead") if event is None else link("event", id=event, application=act.may("application"))
+
+
+async def throw_away(_request: web.Request, act: Act) -> tuple[str, str]:
+    """Throw a quarantined delivery away."""
+    number = act.word("number")
+    if not number.isdecimal() or int(number[:20]) > ID_MAX:
+        raise UsageError("number is that of a delivery")
+    rows = await quarantine.newest(act.session, number=int(number))
+    gone, _again = await put_away(act.session, rows, action=DISCARDED, by=act.by, reason=act.reason, now=act.now)
+    return "thrown" if gone else "nothing", link("quarantine")
+
+
+async def tell(request: web.Request, act: Act) -> tuple[str, str]:
+    """Say one of a few words to the built-in handlers."""
+    word, subject = act.word("word"), act.word("subject")
+    if word not in SAID:
+        raise UsageError(f"a page says {', '.join(SAID)}; `consumer say` says the others")
+    application = request.app[DESK].application(act.may("application"))
+    data = {name: value for name in ("kind", "id") if (value := act.may(name)) is not None}
+    await say(act.session, word, subject, application=application, by=act.by, reason=act.reason, now=act.now, data=data)
+    if word.endswith("finding_closed"):
+        return "said", link("findings", application=application)
+    kind = "customer" if word.startswith("access.") else "order"
+    return "said", link(kind, id=subject, application=application)
+
+
+async def read_again(request: web.Request, act: Act) -> tuple[str, str]:
+    """Have an order or a subscription read from the service. Raises NotFound for one that nobody knows."""
+    desk, kind, id_ = request.app[DESK], act.word("kind"), act.word("id")
+    application = desk.application(act.may("application"))
+    match kind:
+        case "order":
+            await order_view(act.session, application, id_)
+            asked = ReadRequest(kind="order", object_id=id_)
+        case "subscription":
+            await subscription_view(act.session, application, id_, desk.policy, act.now)
+            asked = ReadRequest(kind="subscription", object_id=id_)
+        case _:
+            raise UsageError("an order or a subscription is read")
+    await read_requests.ask(act.session, application, [asked], act.now)
+    return "asked", link(kind, id=id_, application=application)

@@ -1,0 +1,102 @@
+"""Looks: the pages. Each asks the ledger once, bounded, and changes nothing."""
+
+from __future__ import annotations
+
+import orjson
+from aiohttp import web
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from consumer.console.event_view import attempt_document, event_document, payload_of, run_document
+from consumer.console.explain import explain
+from consumer.console.find import Found, find, near
+from consumer.console.mentions import SUBJECTS
+from consumer.console.pages.desk import DESK
+from consumer.console.pages.render import link, page
+from consumer.errors import NotFound, UsageError
+from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.handling import events, runs
+
+NAME_MAX_CHARS = 300
+FOREIGN_MAX_CHARS = 100_000
+
+
+async def overview(request: web.Request) -> web.Response:
+    """How things stand: what `consumer status` says."""
+    return page(request, "overview.html", found=await request.app[DESK].standing())
+
+
+async def subject(request: web.Request) -> web.Response:
+    """Why an order, a subscription or a customer stands where it does, and what comes next (case A50)."""
+    desk, kind, id_ = request.app[DESK], request.match_info["kind"], named(request, "id")
+    application = desk.application(request.query.get("application"))
+    async with desk.database.reading() as session:
+        now = await shared_time(session)
+        try:
+            found = await explain(
+                session, application, (kind, id_), desk.policy, now, has_credentials=desk.applications[application]
+            )
+        except NotFound:
+            return await _named(request, session, id_, application)
+    return page(request, "subject.html", kind=kind, id=id_, application=application, found=found)
+
+
+async def named_anything(request: web.Request) -> web.StreamResponse:
+    """Any id leads to its subject; what leads to one only goes there at once."""
+    name = named(request, "name")
+    application = request.query.get("application") or None
+    desk = request.app[DESK]
+    if application is not None:
+        desk.application(application)
+    async with desk.database.reading() as session:
+        return await _named(request, session, name, application)
+
+
+async def _named(request: web.Request, session: AsyncSession, name: str, application: str | None) -> web.Response:
+    found = await find(session, name, application=application) if name not in SUBJECTS else []
+    ways = list(dict.fromkeys(_way(one) for one in found))
+    if len(ways) == 1 and ways[0] is not None and ways[0] != str(request.rel_url):
+        raise web.HTTPSeeOther(ways[0])
+    alike = [] if found else await near(session, name, application=application)
+    rows = [(one, _way(one)) for one in found]
+    return page(request, "found.html", 200 if found else 404, name=name, found=rows, near=alike)
+
+
+def _way(one: Found) -> str | None:
+    """The page that tells the rest."""
+    if one.kind == "event":
+        return link("event", id=one.id, application=one.application)
+    if one.subject is not None:
+        return link(one.subject[0], id=one.subject[1], application=one.application)
+    return None
+
+
+async def event(request: web.Request) -> web.Response:
+    """One event: what it says (masked), how far each handler is with it, and where attempts failed (case R4)."""
+    desk, id_ = request.app[DESK], named(request, "id")
+    application = desk.application(request.query.get("application"))
+    async with desk.database.reading() as session:
+        now = await shared_time(session)
+        row = await events.get(session, application, id_)
+        if row is None:
+            raise NotFound("the ledger has no such event")
+        of_event = [run_document(one) for one in await runs.of_event(session, application, id_)]
+        attempts = [attempt_document(one) for one in await runs.attempts_of(session, application, id_)]
+    said = orjson.dumps(payload_of(row).body, option=orjson.OPT_INDENT_2).decode()
+    return page(
+        request,
+        "event.html",
+        event=event_document(row),
+        said=said[:FOREIGN_MAX_CHARS].splitlines(),
+        is_cut=len(said) > FOREIGN_MAX_CHARS,
+        runs=of_event,
+        attempts=attempts,
+        seen=now,
+    )
+
+
+def named(request: web.Request, field: str) -> str:
+    """What was asked for. Raises UsageError."""
+    found = request.query.get(field, "").strip()
+    if not found or len(found) > NAME_MAX_CHARS or "\x00" in found:
+        raise UsageError(f"{field} has 1 to {NAME_MAX_CHARS} characters, none of them NUL")
+    return found

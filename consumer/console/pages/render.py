@@ -1,0 +1,112 @@
+"""Render: templates to pages. Everything is escaped, and what would turn the direction of writing stands there visibly:
+ids, customers and reasons are written by others."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from aiohttp import web
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from consumer.console.cure import command
+from consumer.console.find import subject_of
+from consumer.console.pages.door import HEADERS, USER
+from consumer.document import printable, shown
+
+PREFIX: Final = "/console"
+FOLDER: Final = Path(__file__).parent
+DONE: Final = {
+    "paused": "Paused: its runs wait.",
+    "resumed": "It goes on with what waited, oldest first.",
+    "redriven": "They are tried again, with the same idempotency keys.",
+    "discarded": "Given up; it can be taken back, on the page of what was given up.",
+    "restored": "Taken back: they are dead again.",
+    "thrown": "Thrown away.",
+    "said": "Said; it takes effect when `work` has handled it.",
+    "asked": "It is read as soon as the budget allows.",
+    "nothing": "Nothing was left to do: it was no longer as the page showed it.",
+}
+"""What a page says after a button, by the word in its address: nobody else's text is shown."""
+
+
+def page(request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
+    """A page of this template."""
+    text = (
+        environment()
+        .get_template(template)
+        .render(user=request.get(USER), done=DONE.get(request.query.get("done", "")), here=request.path, **values)
+    )
+    return web.Response(text=text, content_type="text/html", status=status, headers=HEADERS)
+
+
+@cache
+def environment() -> Environment:
+    """The templates; made when the first page is asked for. A name that is not there is an error."""
+    found = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_final,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters |= {"shown": shown, "commands": commands, "words": words, "changes": changes}
+    found.globals |= {"link": link, "about": about, "command": command, "prefix": PREFIX, "at": at}
+    return found
+
+
+def link(page_: str, **query: object) -> str:
+    """The address of a page; what is None, or the application `default`, is left out."""
+    given = {name: value for name, value in query.items() if value is not None}
+    if given.get("application") == "default":
+        del given["application"]
+    return f"{PREFIX}/{page_}" + (f"?{urlencode(given)}" if given else "")
+
+
+def about(key: str, application: str) -> Markup:
+    """An aggregate's key, or a subject, as a link to what explains it."""
+    subject, text = subject_of(key), printable(key)
+    if subject is None:
+        return escape(text)
+    return Markup('<a href="{}">{}</a>').format(link(subject[0], id=subject[1], application=application), text)
+
+
+def at(moment: datetime | None) -> Markup:
+    """A time in UTC, as people and programs read it."""
+    if moment is None:
+        return Markup("-")
+    return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), shown(moment))
+
+
+def commands(text: str) -> Markup:
+    """A sentence whose commands stand in backticks, to be copied."""
+    parts = printable(text).split("`")
+    return Markup().join(
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
+
+
+def words(entry: dict[str, Any], *but: str) -> list[tuple[str, Any]]:
+    """What an entry says, without what is empty and what is shown elsewhere."""
+    return [(name, value) for name, value in entry.items() if name not in but and value not in (None, "", [], {})]
+
+
+def changes(entry: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What a change made of what: name, before, after; of texts that are no documents, as they are."""
+    before, after = entry.get("before"), entry.get("after")
+    if not isinstance(after, dict):
+        return [("is", before, after)] if after is not None else []
+    known = before if isinstance(before, dict) else {}
+    return [(name, known.get(name), now) for name, now in after.items() if known.get(name) != now]
+
+
+def _final(value: Any) -> Any:
+    """Every value on its way into a page."""
+    if isinstance(value, Markup):
+        return value
+    return printable(value) if isinstance(value, str) else value
