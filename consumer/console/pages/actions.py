@@ -4,7 +4,7 @@ what needs more than that (a replay, a retry out of quarantine) stays a command,
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from aiohttp import web
@@ -26,6 +26,7 @@ from consumer.ledger.reading import quarantine, read_requests
 from consumer.plugin import ReadRequest
 
 RUNS_MAX: Final = 1000
+INSTANT: Final = timedelta(microseconds=1)
 ID_MAX: Final = 2**63 - 1
 SAID: Final = (
     "fulfilment.released", "fulfilment.unfulfillable", "fulfilment.finding_closed", "access.finding_closed",
@@ -118,17 +119,21 @@ def _dead(act: Act, *, discarded: bool = False) -> DeadFilter:
         fingerprint=act.may("fingerprint"),
         event_id=act.may("event"),
         application=act.may("application"),
-        until=_seen(act),
+        until=_seen(act) + INSTANT,
         discarded=discarded,
         limit=RUNS_MAX,
     )
 
 
 def _seen(act: Act) -> datetime:
+    """When the last died that the page showed."""
     try:
-        return datetime.fromisoformat(act.word("seen"))
+        found = datetime.fromisoformat(act.word("seen"))
     except ValueError as error:
-        raise UsageError("seen is the time of the page") from error
+        raise UsageError("seen is when the last of them died, as the page says") from error
+    if found.tzinfo is None or not 1970 <= found.year < 9000:
+        raise UsageError("seen is when the last of them died, as the page says")
+    return found
 
 
 def _back(act: Act) -> str:

@@ -71,12 +71,10 @@ async def list_events(request: web.Request) -> web.Response:
 
 
 async def list_dead(request: web.Request) -> web.Response:
-    """Dead runs by what they died of, or those that were given up (cases R10, R12). `seen`: who acts on a group acts on
-    what was dead when this page was made, and on nothing that died since."""
+    """Dead runs by what they died of, or those that were given up (cases R10, R12)."""
     desk, discarded = request.app[DESK], request.query.get("discarded") == "1"
     wanted = DeadFilter(discarded=discarded, limit=LOOKED_AT)
     async with desk.database.reading() as session:
-        now = await shared_time(session)
         found = await dead.search(session, wanted)
         by_kind = (
             await dead.totals(session, wanted)
@@ -96,7 +94,6 @@ async def list_dead(request: web.Request) -> web.Response:
         counted_all=by_kind.total() < COUNT_MAX,
         kinds=len(by_kind),
         discarded=discarded,
-        seen=now,
     )
 
 

@@ -75,7 +75,6 @@ async def event(request: web.Request) -> web.Response:
     desk, id_ = request.app[DESK], named(request, "id")
     application = desk.application(request.query.get("application"))
     async with desk.database.reading() as session:
-        now = await shared_time(session)
         row = await events.get(session, application, id_)
         if row is None:
             raise NotFound("the ledger has no such event")
@@ -90,7 +89,6 @@ async def event(request: web.Request) -> web.Response:
         is_cut=len(said) > FOREIGN_MAX_CHARS,
         runs=of_event,
         attempts=attempts,
-        seen=now,
     )
 
 

@@ -59,9 +59,9 @@ def page_routes(app: web.Application, desk: Desk, users: Users | None) -> None:
     for path, act in BUTTONS.items():
         part.router.add_post(path, act)
     part.router.add_get("/assets/console.css", _style)
-    app.add_subapp(PREFIX, part)
     for path in ("/", PREFIX):
         app.router.add_get(path, _to_the_pages)
+    app.add_subapp(PREFIX, part)
 
 
 @web.middleware

@@ -1,0 +1,184 @@
+"""A button acts once, on what its page showed, with a reason, and is audited with who pressed it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+
+from consumer.ledger import Database
+from consumer.ledger.handling import dead, events, handlers, runs
+from consumer.ledger.handling.dead import DeadFilter
+from consumer.ledger.reading import quarantine
+from consumer.ledger.tables import RunStatus
+from consumer.ledger.trail import sealing
+from consumer.reason import Reason
+from handlers.fulfilment.handler import order_paid
+from tests.console.pages.conftest import KINDS, Pages, die, press, text
+from tests.contract.ledger import facts
+from tests.support.handling.projections import START, Projections, declared_in, observed, own, said
+
+SEEN = re.compile(r'name="seen" value="([^"]+)"')
+
+
+async def entries(database: Database) -> list[tuple[str, str, str, str | None]]:
+    """Who did what to whom and why, the newest first."""
+    async with database.reading() as session:
+        found = await sealing.newest(session, None, 50)
+    return [(one["actor"], one["action"], one["subject"], one["reason"]) for one in found]
+
+
+async def statuses(database: Database) -> list[str]:
+    async with database.reading() as session:
+        found = [await runs.of_event(session, "default", f"evt_{number}") for number in (1, 2, 3, 4)]
+    return [str(rows[0].status) for rows in found if rows]
+
+
+async def test_a_kind_of_dead_runs_is_redriven(sqlite_ledger: Database, pages: Pages, three_dead: None) -> None:
+    # case: R10
+    seen = SEEN.findall(await text(pages, "/console/dead"))[0]
+    form = {"handler": facts.HANDLER, "fingerprint": KINDS[0], "seen": unescape(seen), "reason": "mended"}
+    assert await press(pages, "redrive", **form) == (303, "/console/dead?done=redriven")
+    assert await statuses(sqlite_ledger) == ["retrying", "retrying", "dead"]
+    assert await press(pages, "redrive", **form) == (303, "/console/dead?done=nothing")
+    assert "no longer as the page showed it" in await text(pages, "/console/dead?done=nothing")
+    noted = [one for one in await entries(sqlite_ledger) if one[3] == "mended"]
+    assert [(actor, action) for actor, action, *_ in noted] == [("operator:console", "dead.redrive")] * 2
+
+
+async def test_what_died_since_is_left_alone(sqlite_ledger: Database, pages: Pages, three_dead: None) -> None:
+    seen = unescape(SEEN.findall(await text(pages, "/console/dead"))[0])
+    async with sqlite_ledger.transaction() as session:
+        later = facts.NOW + timedelta(seconds=1)
+        await events.record(session, [facts.event(4)], later)
+        await runs.add(session, [facts.run(4, status=RunStatus.DEAD, blocking=False)], later)
+    form = {"handler": facts.HANDLER, "seen": seen, "reason": "mended"}
+    assert await press(pages, "discard", **form) == (303, "/console/dead?done=discarded")
+    assert await statuses(sqlite_ledger) == ["skipped", "skipped", "skipped", "dead"]
+
+
+async def test_what_was_given_up_is_taken_back(sqlite_ledger: Database, pages: Pages, three_dead: None) -> None:
+    # case: R12
+    seen = unescape(SEEN.findall(await text(pages, "/console/event?id=evt_1"))[0])
+    form = {"handler": facts.HANDLER, "event": "evt_1", "application": "default", "seen": seen, "reason": "no goods"}
+    assert await press(pages, "discard", **form) == (303, "/console/event?id=evt_1&done=discarded")
+    assert await statuses(sqlite_ledger) == ["skipped", "dead", "dead"]
+    given_up = await text(pages, "/console/dead?discarded=1")
+    form = {"handler": facts.HANDLER, "fingerprint": KINDS[0], "seen": unescape(SEEN.findall(given_up)[0])}
+    assert await press(pages, "restore", **form, reason="there are") == (303, "/console/dead?discarded=1&done=restored")
+    assert await statuses(sqlite_ledger) == ["dead", "dead", "dead"]
+
+
+async def test_a_handler_is_paused_and_goes_on(sqlite_ledger: Database, pages: Pages) -> None:
+    # case: H9
+    async with sqlite_ledger.transaction() as session:
+        await handlers.register(session, declared_in("handlers.fulfilment.handler"), facts.NOW)
+    name = "fulfilment:order_paid"
+    assert order_paid.__name__ in name
+    assert "Let it go on" not in await text(pages, "/console/handlers")
+    assert await press(pages, "pause", handler=name, reason="the carrier is down") == (
+        303,
+        "/console/handlers?done=paused",
+    )
+    paused = await text(pages, "/console/handlers?done=paused")
+    assert "by operator:console: the carrier is down" in paused
+    assert "Paused: its runs wait." in paused
+    assert await press(pages, "resume", handler=name, reason="it is up") == (303, "/console/handlers?done=resumed")
+    assert "Let it go on" not in await text(pages, "/console/handlers")
+    assert [one[1:] for one in await entries(sqlite_ledger)] == [
+        ("handler.resume", f"handler:{name}", "it is up"),
+        ("handler.pause", f"handler:{name}", "the carrier is down"),
+    ]
+
+
+async def test_a_held_order_is_let_go(sqlite_ledger: Database, projections: Projections, pages: Pages) -> None:
+    # case: F21
+    told = {"session_id": "s1", "order_id": "A1", "expected_amount": "10"}
+    await projections.feed(own("checkout.registered", "order:A1", told))
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
+    assert "Let it go" in await text(pages, "/console/order?id=A1")
+    word = {"word": "fulfilment.released", "subject": "A1", "application": "default", "reason": "a voucher"}
+    assert await press(pages, "say", **word) == (303, "/console/order?id=A1&done=said")
+    projections.now = datetime.now(UTC) + timedelta(minutes=1)  # a page goes by the database's clock
+    await projections.relay()
+    seen = await text(pages, "/console/order?id=A1")
+    assert "Let it go" not in seen
+    assert "fulfilment.requested" in seen
+    status, refused = await press(pages, "say", **word)
+    assert status == 400
+    assert "nothing holds the order" in refused
+
+
+async def test_a_finding_is_closed(sqlite_ledger: Database, projections: Projections, pages: Pages) -> None:
+    # case: F28
+    await projections.feed(observed("payment:p1", 1, {"id": "p1", "status": "SUCCEEDED", "order_id": "A1"}))
+    await projections.feed(observed("payment:p2", 2, {"id": "p2", "status": "SUCCEEDED", "order_id": "A1"}))
+    seen = await text(pages, "/console/findings")
+    subject, kind = re.search(r'name="subject" value="([^"]+)"', seen), re.search(r'name="kind" value="([^"]+)"', seen)
+    assert subject is not None
+    assert kind is not None
+    word = {"word": "fulfilment.finding_closed", "subject": subject[1], "kind": kind[1], "reason": "refunded"}
+    assert await press(pages, "say", **word) == (303, "/console/findings?done=said")
+    projections.now = datetime.now(UTC) + timedelta(minutes=1)  # a page goes by the database's clock
+    await projections.relay()
+    assert f'value="{kind[1]}"' not in await text(pages, "/console/findings")
+
+
+async def test_a_quarantined_delivery_is_thrown_away(sqlite_ledger: Database, pages: Pages) -> None:
+    async with sqlite_ledger.transaction() as session:
+        await quarantine.put(session, [(facts.delivery(1), Reason.NOT_CONFIRMED)], facts.NOW)
+    number = re.search(r'name="number" value="(\d+)"', await text(pages, "/console/quarantine"))
+    assert number is not None
+    gone = {"number": number[1], "reason": "forged"}
+    assert await press(pages, "throw-away", **gone) == (303, "/console/quarantine?done=thrown")
+    assert await press(pages, "throw-away", **gone) == (303, "/console/quarantine?done=nothing")
+    assert "Nothing lies in quarantine" in await text(pages, "/console/quarantine")
+    assert [one[1] for one in await entries(sqlite_ledger)] == ["quarantine.discarded"]
+
+
+async def test_an_order_is_read_again(sqlite_ledger: Database, projections: Projections, pages: Pages) -> None:
+    await projections.feed(own("checkout.registered", "order:A1", {"session_id": "s1", "order_id": "A1"}))
+    known = {"kind": "order", "id": "A1", "application": "default"}
+    assert await press(pages, "read", **known) == (303, "/console/order?id=A1&done=asked")
+    assert "<strong>read</strong>" in await text(pages, "/console/order?id=A1")
+    assert (await press(pages, "read", kind="order", id="A2"))[0] == 404
+    assert (await press(pages, "read", kind="payment", id="A1"))[0] == 400
+    assert (await press(pages, "read", kind="order", id="A1", application="none"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("act", "fields", "told"),
+    [
+        ("redrive", {"handler": facts.HANDLER, "seen": "2030-01-01T00:00:00+00:00"}, "say why"),
+        ("redrive", {"handler": facts.HANDLER, "seen": "2030-01-01T00:00:00+00:00", "reason": "  "}, "say why"),
+        ("redrive", {"handler": facts.HANDLER, "seen": "2030-01-01T00:00:00+00:00", "reason": "x" * 501}, "say why"),
+        ("redrive", {"seen": "2030-01-01T00:00:00+00:00", "reason": "x"}, "handler is missing"),
+        ("redrive", {"handler": facts.HANDLER, "reason": "x"}, "seen is missing"),
+        ("redrive", {"handler": facts.HANDLER, "seen": "soon", "reason": "x"}, "when the last of them died"),
+        ("redrive", {"handler": facts.HANDLER, "seen": "9999-12-31T23:59:59.999999+00:00", "reason": "x"}, "died"),
+        ("redrive", {"handler": facts.HANDLER, "seen": "2030-01-01", "reason": "x"}, "when the last of them died"),
+        ("throw-away", {"number": "1; drop", "reason": "x"}, "number is that of a delivery"),
+        ("throw-away", {"number": "9" * 30, "reason": "x"}, "number is that of a delivery"),
+        ("say", {"word": "fulfilment.marked_paid", "subject": "A1", "reason": "x"}, "`consumer say`"),
+    ],
+)
+async def test_what_is_no_press_moves_nothing(
+    sqlite_ledger: Database, pages: Pages, three_dead: None, act: str, fields: dict[str, Any], told: str
+) -> None:
+    status, refused = await press(pages, act, **fields)
+    assert status == 400
+    assert told in re.sub("</?code>", "`", unescape(refused))
+    assert await statuses(sqlite_ledger) == ["dead"] * 3
+    assert await entries(sqlite_ledger) == []
+
+
+async def test_a_press_of_the_past_finds_nothing(sqlite_ledger: Database, pages: Pages) -> None:
+    await die(sqlite_ledger, (1, KINDS[0]))
+    before = (facts.NOW - timedelta(seconds=1)).isoformat()
+    done = await press(pages, "redrive", handler=facts.HANDLER, seen=before, reason="x")
+    assert done == (303, "/console/dead?done=nothing")
+    async with sqlite_ledger.reading() as session:
+        assert len(await dead.search(session, DeadFilter())) == 1

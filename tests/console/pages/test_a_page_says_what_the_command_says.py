@@ -1,0 +1,158 @@
+"""A page says what the command says, of any id, and links to what it names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from html import unescape
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from consumer.clock import DrivenClock
+from consumer.console.pages.desk import KEPT_S
+from consumer.errors import LedgerUnavailable
+from consumer.ledger import Database, audit
+from consumer.ledger.handling import events
+from consumer.ledger.reading import quarantine
+from consumer.reason import Reason
+from tests.console.pages.conftest import Open, Pages, healthy, text
+from tests.contract.ledger import facts
+from tests.support.handling.projections import START, Projections, observed, own, said
+
+ODD = ("a/b", "..", ".", "a b&c=d", "é?#%", "x" * 255, "'\"<>", "-x", "a;b+c")
+
+
+async def test_how_things_stand_is_what_status_says(pages: Pages) -> None:
+    seen = await text(pages, "/console/")
+    assert '<h1 class="grade degraded">degraded</h1>' in seen
+    assert "<code>dead_runs</code> 3 dead: see <code>consumer dead list</code>" in seen
+
+
+async def test_all_who_look_share_one_account(open_pages: Open, clock: DrivenClock) -> None:
+    asked = 0
+
+    async def status() -> Mapping[str, Any]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        return await healthy()
+
+    pages = await open_pages(status=status)
+    await asyncio.gather(*(text(pages, "/console/") for _ in range(5)))
+    assert asked == 1
+    clock.advance(KEPT_S)
+    await text(pages, "/console/")
+    assert asked == 2
+
+
+async def test_where_nobody_says_how_things_stand_the_page_says_so(open_pages: Open) -> None:
+    assert "is not known here" in await text(await open_pages(status=None), "/console/")
+
+
+async def test_a_ledger_that_is_away_is_a_page(open_pages: Open) -> None:
+    async def status() -> Mapping[str, Any]:
+        raise LedgerUnavailable
+
+    seen = await text(await open_pages(status=status), "/console/", 503)
+    assert "ledger_unavailable" in seen
+
+
+async def test_an_order_says_why_it_waits(projections: Projections, pages: Pages) -> None:
+    # case: A50, F21
+    told = {"session_id": "s1", "order_id": "A1", "expected_amount": "10", "customer": "c1"}
+    await projections.feed(own("checkout.registered", "order:A1", told))
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
+    seen = unescape(await text(pages, "/console/order?id=A1"))
+    assert "held.amount_mismatch" in seen
+    assert "consumer say fulfilment.released A1" in seen
+    assert '<a href="/console/event?id=evt_1">evt_1</a>' in seen
+    assert '<a href="/console/customer?id=c1">c1</a>' in seen
+    assert "<code>consumer explain order A1</code>" in seen
+    assert "hold - → amount_mismatch" in seen
+
+
+async def test_a_subscription_and_its_customer(projections: Projections, pages: Pages) -> None:
+    # case: A50
+    sub = {"id": "S1", "status": "ACTIVE", "customer_reference": "c1", "current_period_end": "2026-02-01T00:00:00Z"}
+    await projections.feed(observed("subscription:S1", 1, sub))
+    await projections.relay()
+    seen = await text(pages, "/console/subscription?id=S1")
+    assert "<dt>status</dt><dd>ACTIVE</dd>" in seen
+    assert '<a href="/console/customer?id=c1">c1</a>' in seen
+    seen = await text(pages, "/console/customer?id=c1")
+    assert "Subscriptions" in seen
+    assert "What the customer may use" in seen
+
+
+@pytest.mark.parametrize("order_id", ODD)
+async def test_any_id_leads_to_its_order(projections: Projections, pages: Pages, order_id: str) -> None:
+    # case: F26
+    await projections.feed(own("checkout.registered", f"order:{order_id}", {"session_id": "s1", "order_id": order_id}))
+    seen = await text(pages, f"/console/order?id={quote(order_id, safe='')}")
+    assert f"<code>{order_id}</code>" in unescape(seen)
+    async with pages.get("/console/find", params={"name": order_id}) as response:
+        assert response.status == 200
+        assert (response.url.path, response.url.query["id"]) == ("/console/order", order_id)
+    async with pages.get("/console/find", params={"name": "s1"}) as response:
+        assert (response.url.path, response.url.query["id"]) == ("/console/order", order_id)
+
+
+async def test_what_nothing_is_called_says_what_is_near(projections: Projections, pages: Pages) -> None:
+    await projections.feed(own("checkout.registered", "order:A1000", {"session_id": "s1", "order_id": "A1000"}))
+    for path in ("/console/find?name=A1001", "/console/order?id=A1001"):
+        seen = await text(pages, path, 404)
+        assert "Nothing has the name" in seen
+        assert ">A1000</a>" in seen
+    for path in ("/console/find?name=", "/console/find", f"/console/order?id={'x' * 301}", "/console/order?id=%00"):
+        assert "characters, none of them NUL" in await text(pages, path, 400)
+    assert "unknown" in await text(pages, "/console/order?id=A1000&application=none", 404)
+    assert "Nothing has the name" in await text(pages, "/console/order?id=A1000&application=other", 404)
+
+
+async def test_an_event_shows_its_runs_and_their_failures(pages: Pages, three_dead: None) -> None:
+    # case: R4
+    seen = await text(pages, "/console/event?id=evt_1")
+    assert '<strong class="dead">dead</strong>' in seen
+    assert '<a href="/console/order?id=1">order:1</a>' in seen
+    assert "has no such event" in await text(pages, "/console/event?id=evt_none", 404)
+
+
+async def test_dead_runs_stand_by_what_they_died_of(pages: Pages, three_dead: None) -> None:
+    # case: R10
+    seen = await text(pages, "/console/dead")
+    assert "3 run(s), 2 kind(s) of failure" in seen
+    assert "2 × shop:ship" in seen
+    assert "1 × shop:ship" in seen
+    assert "Nothing was given up." in await text(pages, "/console/dead?discarded=1")
+
+
+async def test_the_lists_say_what_there_is(sqlite_ledger: Database, pages: Pages) -> None:
+    # case: F24
+    for path, empty in {
+        "events": "No event fits.", "dead": "Nothing is dead.", "findings": "Nothing is open in default",
+        "quarantine": "Nothing lies in quarantine", "handlers": "No worker has begun yet.",
+        "plans": "No plan was made yet.", "audit": "Nothing was noted",
+    }.items():  # fmt: skip
+        assert empty in await text(pages, f"/console/{path}")
+    async with sqlite_ledger.transaction() as session:
+        await events.record(session, [facts.event(number) for number in range(1, 121)], facts.NOW)
+        await quarantine.put(session, [(facts.delivery(1), Reason.NOT_CONFIRMED)], facts.NOW)
+        audit.note(session, at=facts.NOW, application="default", actor="operator:ada", action="x", subject="order:7")
+    seen = await text(pages, "/console/events")
+    assert seen.count("<tr>") == 101, "a hundred and the head"
+    assert "evt_120" in seen
+    everything = await text(pages, "/console/events?limit=1000")
+    assert everything.count("<tr>") == 121
+    assert (await text(pages, "/console/events?order=7&type=order.paid")).count("<tr>") == 2
+    assert "No event fits." in await text(pages, "/console/events?since=2026-01-01T12:01&until=")
+    assert (await text(pages, "/console/events?since=2026-01-01T11:59&type=order.*&limit=5")).count("<tr>") == 6
+    for odd in ("since=soon", "since=0001-01-01T00:00", "until=9999-12-31T23:59:59-14:00", "status=gone"):
+        await text(pages, f"/console/events?{odd}", 400)
+    assert "not_confirmed" in await text(pages, "/console/quarantine?reason=not_confirmed")
+    await text(pages, "/console/quarantine?reason=none", 400)
+    assert "operator:ada" in await text(pages, "/console/audit?subject=order:7")
+    assert "Nothing was noted about this" in await text(pages, "/console/audit?subject=order:8")
+    assert "is none" not in await text(pages, "/console/nothing", 404)
