@@ -1,0 +1,66 @@
+"""The role `console`, as it is started: its page says how things stand as `consumer status` does, and keeps it from
+nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import encode_basic_auth
+from argon2 import PasswordHasher
+
+from tests.support.desk import Desk
+from tests.support.process import ConsumerProcess
+
+QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+ADA = {"Authorization": encode_basic_auth("ada", "correct horse")}
+
+
+@pytest.fixture
+def environ(tmp_path: Path, sqlite_template: Path) -> dict[str, str]:
+    """A ledger and a log of files; nobody works."""
+    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+    (tmp_path / "users").write_text(f"ada viewer {QUICK.hash('correct horse')}\n")
+    return {
+        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
+        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
+        "CONSUMER_CONSOLE_USERS": str(tmp_path / "users"),
+        "CONSUMER_EXPECT": "work",
+    }
+
+
+async def test_its_page_is_the_command(tmp_path: Path, environ: dict[str, str]) -> None:
+    console = ConsumerProcess("console", environ, tmp_path)
+    console.spawn()
+    try:
+        await console.ready()
+        async with aiohttp.ClientSession(headers=ADA) as http:
+            async with http.get(console.addresses["internal_url"] + "/console/") as response:
+                assert response.status == 200
+                seen = await response.text()
+            async with http.get(console.addresses["internal_url"] + "/healthz") as response:
+                assert response.status == 200
+        status = await asyncio.to_thread(Desk(environ).call, "status", "--json")
+    finally:
+        ended = console.stop()
+    assert ended == 0
+    told = json.loads(status.stdout)
+    assert f'<h1 class="grade {told["status"]}">' in seen
+    codes = re.findall(r"<strong>(?:stuck|degraded|unknown)</strong> <code>(\w+)</code>", seen)
+    assert codes == [one["code"] for one in told["findings"]]
+    assert "no_work" in codes
+    assert '"level":"error"' not in console.log
+
+
+def test_users_that_are_none_end_it_with_every_problem(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "users").write_text("ada operator\nbob boss $argon2id$x\n")
+    called = Desk(environ).call("console")
+    assert called.returncode == 2
+    assert "line 1: is not `name role argon2-hash`" in called.stderr
+    assert "line 2: the role is none of viewer, operator" in called.stderr
+    assert "$argon2" not in called.stderr
