@@ -78,6 +78,7 @@ class App:
         self._schema_is_current = False
         self.public_url: str | None = None
         self.internal_url: str | None = None
+        self.console_url: str | None = None
         self.worker: Worker | None = None
         self._has_run = False
         self._plugins = plugins or {}
@@ -305,6 +306,7 @@ class App:
             page_routes(app, desk_of(self.settings, self.database, self.clock, status), users)
         runner = InternalRunner(app)
         self.internal_url = await self._listen(runner, self.settings.internal_host, self.settings.internal_port)
+        self.console_url = f"{self.internal_url}/console/" if console else None
 
     async def _watch_business(self, stop: asyncio.Event) -> None:
         from consumer.app.alarms.accounting import Accounting

@@ -225,7 +225,8 @@ def calm_collector() -> None:
 def announce(app: App, output: Output, more: Mapping[str, str | None] | None = None) -> None:
     """Say where the process listens."""
     addresses = {"role": app.settings.role.value, "public_url": app.public_url, "internal_url": app.internal_url}
-    found = {name: value for name, value in {**addresses, **(more or {})}.items() if value is not None}
+    addresses |= {"console_url": app.console_url, **(more or {})}
+    found = {name: value for name, value in addresses.items() if value is not None}
     tell(output, found, [f"{name}: {value}" for name, value in found.items()])
 
 

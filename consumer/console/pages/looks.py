@@ -36,7 +36,7 @@ async def subject(request: web.Request) -> web.Response:
                 session, application, (kind, id_), desk.policy, now, has_credentials=desk.applications[application]
             )
         except NotFound:
-            return await _named(request, session, id_, application)
+            return await _named(request, session, id_, application, but=link(kind, id=id_, application=application))
     return page(request, "subject.html", kind=kind, id=id_, application=application, found=found)
 
 
@@ -51,10 +51,13 @@ async def named_anything(request: web.Request) -> web.StreamResponse:
         return await _named(request, session, name, application)
 
 
-async def _named(request: web.Request, session: AsyncSession, name: str, application: str | None) -> web.Response:
+async def _named(
+    request: web.Request, session: AsyncSession, name: str, application: str | None, *, but: str | None = None
+) -> web.Response:
+    """What has this name, and to the one page that tells of it, if that is not the page that led here (`but`)."""
     found = await find(session, name, application=application) if name not in SUBJECTS else []
     ways = list(dict.fromkeys(_way(one) for one in found))
-    if len(ways) == 1 and ways[0] is not None and ways[0] != str(request.rel_url):
+    if len(ways) == 1 and ways[0] is not None and ways[0] != but:
         raise web.HTTPSeeOther(ways[0])
     alike = [] if found else await near(session, name, application=application)
     rows = [(one, _way(one)) for one in found]

@@ -60,7 +60,7 @@ def environment() -> Environment:
     return found
 
 
-def link(page_: str, **query: object) -> str:
+def link(page_: str, /, **query: object) -> str:
     """The address of a page; what is None, or the application `default`, is left out."""
     given = {name: value for name, value in query.items() if value is not None}
     if given.get("application") == "default":

@@ -15,23 +15,26 @@ from aiohttp import encode_basic_auth
 from argon2 import PasswordHasher
 
 from tests.support.desk import Desk
+from tests.support.postgres import copy_database
 from tests.support.process import ConsumerProcess
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 ADA = {"Authorization": encode_basic_auth("ada", "correct horse")}
+SERVERS = pytest.param("servers", marks=[pytest.mark.postgres, pytest.mark.kafka, pytest.mark.slow])
 
 
-@pytest.fixture
-def environ(tmp_path: Path, sqlite_template: Path) -> dict[str, str]:
-    """A ledger and a log of files; nobody works."""
-    shutil.copy(sqlite_template, tmp_path / "ledger.db")
+@pytest.fixture(params=["files", SERVERS])
+def environ(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """A ledger and a log, of files or of servers; nobody works."""
     (tmp_path / "users").write_text(f"ada viewer {QUICK.hash('correct horse')}\n")
-    return {
-        "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db",
-        "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
-        "CONSUMER_CONSOLE_USERS": str(tmp_path / "users"),
-        "CONSUMER_EXPECT": "work",
-    }
+    found = {"CONSUMER_CONSOLE_USERS": str(tmp_path / "users"), "CONSUMER_EXPECT": "work"}
+    if request.param == "servers":
+        base, template = request.getfixturevalue("postgres_base"), request.getfixturevalue("postgres_template")
+        broker = request.getfixturevalue("kafka_broker").url
+        return found | {"CONSUMER_DATABASE_URL": copy_database(base, template), "CONSUMER_BROKER_URL": broker}
+    shutil.copy(request.getfixturevalue("sqlite_template"), tmp_path / "ledger.db")
+    files = {"DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db", "BROKER_URL": f"embedded:{tmp_path}/log.db"}
+    return found | {f"CONSUMER_{name}": value for name, value in files.items()}
 
 
 async def test_its_page_is_the_command(tmp_path: Path, environ: dict[str, str]) -> None:

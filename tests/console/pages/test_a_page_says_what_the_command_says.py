@@ -112,6 +112,15 @@ async def test_what_nothing_is_called_says_what_is_near(projections: Projections
     assert "Nothing has the name" in await text(pages, "/console/order?id=A1000&application=other", 404)
 
 
+async def test_what_only_events_speak_of_is_shown_and_leads_nowhere(sqlite_ledger: Database, pages: Pages) -> None:
+    async with sqlite_ledger.transaction() as session:
+        await events.record(session, [facts.event(1, key="order:a/b c")], facts.NOW)
+    for path in ("find?name=a/b+c", "order?id=a%2Fb%20c&application=default", "order?id=a/b+c"):
+        seen = await text(pages, f"/console/{path}")
+        assert "What has the name" in seen
+        assert "order.paid" in seen
+
+
 async def test_an_event_shows_its_runs_and_their_failures(pages: Pages, three_dead: None) -> None:
     # case: R4
     seen = await text(pages, "/console/event?id=evt_1")
@@ -146,6 +155,7 @@ async def test_the_lists_say_what_there_is(sqlite_ledger: Database, pages: Pages
     assert "evt_120" in seen
     everything = await text(pages, "/console/events?limit=1000")
     assert everything.count("<tr>") == 121
+    assert "limit=1000" in await text(pages, "/console/events?page_=x&prefix=y&self=z")
     assert (await text(pages, "/console/events?order=7&type=order.paid")).count("<tr>") == 2
     assert "No event fits." in await text(pages, "/console/events?since=2026-01-01T12:01&until=")
     assert (await text(pages, "/console/events?since=2026-01-01T11:59&type=order.*&limit=5")).count("<tr>") == 6
