@@ -54,12 +54,13 @@ async def test_its_page_is_the_command(tmp_path: Path, environ: dict[str, str]) 
     assert ended == 0
     told = json.loads(status.stdout)
     assert f'<h1 class="grade {told["status"]}">' in seen
-    codes = re.findall(r"<strong>(?:stuck|degraded|unknown)</strong> <code>(\w+)</code>", seen)
+    codes = re.findall(r"<strong>(?:stuck|degraded|unknown)</strong> (?:<a [^>]+>)?<code>(\w+)</code>", seen)
     assert codes == [one["code"] for one in told["findings"]]
     assert "no_work" in codes
     assert '"level":"error"' not in console.log
 
 
+@pytest.mark.parametrize("environ", ["files"], indirect=True)
 def test_users_that_are_none_end_it_with_every_problem(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "users").write_text("ada operator\nbob boss $argon2id$x\n")
     called = Desk(environ).call("console")

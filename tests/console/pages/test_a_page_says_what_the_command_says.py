@@ -28,7 +28,7 @@ ODD = ("a/b", "..", ".", "a b&c=d", "é?#%", "x" * 255, "'\"<>", "-x", "a;b+c")
 async def test_how_things_stand_is_what_status_says(pages: Pages) -> None:
     seen = await text(pages, "/console/")
     assert '<h1 class="grade degraded">degraded</h1>' in seen
-    assert "<code>dead_runs</code> 3 dead: see <code>consumer dead list</code>" in seen
+    assert '<a href="/console/dead"><code>dead_runs</code></a> 3 dead: see <code>consumer dead list</code>' in seen
 
 
 async def test_all_who_look_share_one_account(open_pages: Open, clock: DrivenClock) -> None:
