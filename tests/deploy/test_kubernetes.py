@@ -128,8 +128,8 @@ def test_archives_are_mounted_where_they_are_written() -> None:
     ("component", "pods", "variable"),
     [
         ("archives", {"consumer-sync", "consumer-reconcile"}, "CONSUMER_ARCHIVE_DIR"),
-        ("kafka-login", OF_THE_LOG, "CONSUMER_KAFKA_SASL_PASSWORD_FILE"),
-        ("kafka-login", OF_THE_LOG, "CONSUMER_KAFKA_CA_FILE"),
+        ("kafka-login", {*OF_THE_LOG, "consumer-console"}, "CONSUMER_KAFKA_SASL_PASSWORD_FILE"),
+        ("kafka-login", {*OF_THE_LOG, "consumer-console"}, "CONSUMER_KAFKA_CA_FILE"),
         ("webhook-secrets", OF_THE_LOG, "CONSUMER_WEBHOOK_SECRETS_FILE"),
     ],
 )
