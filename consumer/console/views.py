@@ -95,8 +95,10 @@ async def subscription_view(
     if row is None:
         raise NotFound("the subscription is unknown", subscription_id=subscription_id)
     sub = to_subscription(row)
-    source = by_subscription(subscription_id, sub, policy, now)
     grants = policy.grants_of(sub.price_id, sub.product_id)
+    allowed = await _many(session, access.ENTITLEMENTS, application, customer=sub.customer, allowed=True)
+    stands = any(row["entitlement"] in (grants or ()) for row in allowed)
+    source = by_subscription(subscription_id, sub, policy, now, stands=stands)
     return {
         "application": application,
         "id": subscription_id,

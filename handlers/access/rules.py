@@ -6,7 +6,7 @@
     PAST_DUE, policy keep            yes                                                   A8
     PAST_DUE, policy grace           until its start plus the grace, whatever fails then   A8 A9 A41 A43
     PAST_DUE, policy revoke          no                                                    A8
-    ENDED                            no; a possible re-subscription settles first          A13 A21 A24 A25
+    ENDED                            no; what stands goes on while it settles              A13 A21 A24 A25
     the last one ended, one unread   what stands goes on until it is read, for a while     A27
     heard of, never read             no word                                               A3
 
@@ -75,9 +75,9 @@ def decide(
     for id_, subscription in sorted(subscriptions.items()):
         names = policy.grants_of(subscription.price_id, subscription.product_id)
         unmapped = unmapped or (names is None and subscription.is_live)
-        source = by_subscription(id_, subscription, policy, now)
-        if source is not None:
-            for name in names or ():
+        for name in names or ():
+            source = by_subscription(id_, subscription, policy, now, stands=name in standing)
+            if source is not None:
                 sources.setdefault(name, []).append(source)
     held = tuple(holds)
     for grant in grants:
@@ -94,8 +94,11 @@ def decide(
     return {name: _united(found, _active(held, name, now)) for name, found in sorted(sources.items())}
 
 
-def by_subscription(id_: str, sub: Subscription, policy: Policy, now: datetime) -> Source | None:
-    """What one subscription says, or None while nothing is known of it."""
+def by_subscription(
+    id_: str, sub: Subscription, policy: Policy, now: datetime, *, stands: bool = True
+) -> Source | None:
+    """What one subscription says, or None while nothing is known of it. `stands`: whether what it may grant is allowed
+    so far. An end that settles goes on with that, and grants nothing anew: a grace that was over stays over (A41)."""
     if sub.status == ACTIVE:
         word = "provisional" if sub.provisional else "ending" if sub.will_end else "active"
         return Source(allowed=True, reason=f"{word}:{id_}")
@@ -108,7 +111,7 @@ def by_subscription(id_: str, sub: Subscription, policy: Policy, now: datetime) 
             return Source(allowed=True, reason=f"grace:{id_}", until=deadline)
         return Source(allowed=False, reason=f"grace_over:{id_}")
     if sub.status == ENDED:
-        if sub.settle_until is not None and now < sub.settle_until:
+        if stands and sub.settle_until is not None and now < sub.settle_until:
             return Source(allowed=True, reason=f"settling:{id_}", until=sub.settle_until)
         return Source(allowed=False, reason=f"ended:{id_}" + (f":{sub.end_reason}" if sub.end_reason else ""))
     return None

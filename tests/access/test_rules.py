@@ -47,8 +47,17 @@ def decided(*subs: Subscription, policy: Policy | None = None, **given: Any) -> 
 )
 def test_what_one_subscription_gives(one: Subscription, allowed: bool, until: Any, reason: str) -> None:
     # case: A1, A8, A20, A21, A30, A41, A43, A51
-    decision = decided(one)["default"]
+    decision = decided(one, standing=["default"])["default"]
     assert (decision.allowed, decision.until, decision.reasons) == (allowed, until, (reason,))
+
+
+def test_an_end_that_settles_grants_nothing_anew() -> None:
+    # case: A25, A41
+    over = sub(ENDED, settle_until=NOW + DAY)
+    assert decided(over)["default"] == Decision(allowed=False, until=None, reasons=("ended:S1",))
+    policy = Policy(entitlements={"p1": ["pro", "chat"]})
+    found = decided(over, policy=policy, standing=["chat"])
+    assert {name: one.allowed for name, one in found.items()} == {"pro": False, "chat": True}
 
 
 def test_a_subscription_nobody_has_read_says_nothing() -> None:

@@ -327,6 +327,29 @@ async def test_a_reason_that_arrives_while_settling_decides_at_once(shop: Shop) 
     assert shop.effects == ["granted default", "revoked default"]
 
 
+@pytest.mark.parametrize("past_due", ["revoke", "grace:1d"])
+@pytest.mark.parametrize("told", ["payer", "read", "unexplained"])
+async def test_the_end_of_one_whose_grace_was_over_grants_nothing(
+    shop_with: Callable[..., Shop], past_due: str, told: str
+) -> None:
+    # case: A8, A13, A25, A41
+    shop = shop_with(past_due=past_due)
+    await shop.reads("ACTIVE")
+    await shop.happens("past_due")
+    await shop.reads("PAST_DUE")
+    await shop.pass_time(days=2)
+    assert shop.effects == ["granted default", "revoked default"]
+    match told:
+        case "payer":
+            await shop.happens("ended", end_reason="PAYER_CANCELED")
+        case "read":
+            await shop.reads("ENDED", end_reason="PAYMENT_FAILED")
+        case _:
+            await shop.happens("ended")
+    await shop.pass_time(days=1)
+    assert shop.effects == ["granted default", "revoked default"], "what settles goes on, it does not come back"
+
+
 async def test_ended_before_created_never_grants(shop: Shop) -> None:
     # case: A24, G4
     await shop.happens("ended", end_reason="PAYER_CANCELED")
