@@ -154,8 +154,8 @@ async def checkout_session(event: Event, ctx: Context) -> None:
     options: Options = ctx.options
     if marked_as_test(event, options.test_markers):
         return
-    order_id = await _session_said(ctx, event) if event.object_id else event.order_id
-    if look(event, options.mode) == "subscription":
+    order_id, mode = await _session_said(ctx, event) if event.object_id else (event.order_id, None)
+    if "subscription" in (look(event, options.mode), mode):
         return
     completed = event.type == "checkout.session.completed"
     at = None if completed else later(event, options.lapse_read_delay_s)
@@ -279,22 +279,23 @@ async def finding_closed(event: Event, ctx: Context) -> None:
         ctx.note(f"object:{subject}", "finding.closed", {"kind": kind}, {"by": by, "reason": reason})
 
 
-async def _session_said(ctx: Context, event: Event) -> str | None:
-    """Record the session's status (the higher rank stays) and give the order id, from the event or registered."""
+async def _session_said(ctx: Context, event: Event) -> tuple[str | None, str | None]:
+    """Record the session's status (the higher rank stays) and give the order id, from the event or registered, and the
+    mode that was registered."""
     status = event.type.rsplit(".", 1)[1].upper()
     key: dict[str, Any] = {"application": ctx.application, "session_id": str(event.object_id)}
     known_status = status if status in SESSION_RANK else "OPEN"
     completed_at = event.received_at if known_status == "COMPLETED" else None
     heard = FulfilmentCheckout(**key, order_id=event.order_id, status=known_status, completed_at=completed_at)
     if await ctx.insert_new(heard) or (row := await ctx.locked(FulfilmentCheckout, **key)) is None:
-        return event.order_id
+        return event.order_id, None
     higher = max(known_status, row["status"], key=lambda word: SESSION_RANK.get(word, 0))
     order_id: str | None = row["order_id"] or event.order_id
     if (higher, order_id) != (row["status"], row["order_id"]):
         one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == key["session_id"])
         values = {"status": higher, "order_id": order_id, "completed_at": row["completed_at"] or completed_at}
         await ctx.session.execute(update(CHECKOUTS).where(one).values(values))
-    return order_id
+    return order_id, row["mode"]
 
 
 async def _unidentified(ctx: Context, event: Event) -> None:

@@ -10,6 +10,8 @@ from structlog.testing import capture_logs
 
 from consumer.errors import ConsumerError
 from consumer.events import Event, Trust
+from handlers.fulfilment.order import Registration
+from handlers.fulfilment.registration import register_session
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
 from tests.fulfilment.confirmed import said
 from tests.support.handling.projections import READS, START, Projections, observed, own
@@ -257,6 +259,17 @@ async def test_subscription_sessions_make_no_order(orders: Projections) -> None:
     assert await orders.rows(ORDERS) == []
     assert await fulfilments(orders) == 0
     assert ("order", "A1") not in await orders.asked()
+
+
+async def test_a_session_that_was_registered_for_a_subscription_has_no_order_to_read(orders: Projections) -> None:
+    # case: F22, F23, U21
+    said_before = {"session_id": "s1", "order_id": "A1", "customer": "c", "mode": "subscription"}
+    async with orders.database.transaction() as session:
+        await register_session(session, "default", "A1", Registration(session_id="s1", mode="subscription"), START)
+    await orders.feed(own("checkout.registered", "order:A1", said_before))
+    for word in ("completed", "expired", "canceled"):
+        await orders.feed(said(f"checkout.session.{word}", f"evt_{word}", id="s1", order_id="A1"))
+    assert await orders.asked() == set(), "the event shows no mode, the merchant has told it"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Final
 
 import structlog
 
@@ -32,6 +33,10 @@ from consumer.sync.application import Application
 from consumer.sync.publisher import EventPublisher
 
 LOG = structlog.get_logger()
+
+TOLD_TRIES: Final = 36
+"""For a week an order that the service does not show is looked for; then who asked has long been told. Many have none:
+those of subscription sessions, whose events need not say so (cases F22, F23). One that is there after all is listed."""
 
 
 class Answers:
@@ -73,8 +78,14 @@ class Answers:
                 self._app.metrics.unknown_enums.labels(self._app.name, f"{one.kind}.status").inc()
 
     async def failed(self, row: ReadRow, version: int, error: PaymentsError) -> None:
-        """Not found, refused or failed: told, if that is an answer, and due again later."""
-        await self.put_off(row, error, told=await self._tell(row, version, error))
+        """Not found, refused or failed: told, if that is an answer, and due again later; an order that the service does
+        not show is let go in the end."""
+        told = await self._tell(row, version, error)
+        if told and row.kind == "order" and row.attempts + 1 >= TOLD_TRIES:
+            async with self._app.database.transaction() as session:
+                await read_requests.done(session, [row], version, self._app.clock.now())
+            return
+        await self.put_off(row, error, told=told)
 
     async def put_off(self, row: ReadRow, error: ConsumerError, *, told: bool = False) -> None:
         """Due again later, for ever. Absence never means that something ended (G7)."""

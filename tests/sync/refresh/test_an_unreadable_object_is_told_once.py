@@ -65,6 +65,21 @@ async def test_it_is_told_once_and_tried_on_until_it_can_be_read(world: World) -
     assert await pending(world) == []
 
 
+async def test_an_order_that_never_was_is_looked_for_a_week_and_no_longer(world: World) -> None:
+    # case: F22, F23, U21, U30
+    await ask(world, "order", "plan-1")
+    await ask(world, "subscription", "sub_1")
+    stage = refresh(world)
+    await rounds(world, stage, 30, every_s=6 * 3600)
+    assert {row.object_id for row in await pending(world)} == {"plan-1", "sub_1"}
+    await rounds(world, stage, 12, every_s=7 * 3600)
+    assert [row.object_id for row in await pending(world)] == ["sub_1"], "its own events said that there is one"
+    assert sorted(await types(world)) == ["order.unreadable", "subscription.unreadable"]
+    await ask(world, "order", "plan-1")
+    await stage.once()
+    assert (await types(world)).count("order.unreadable") == 2, "who asks again is told again"
+
+
 async def test_what_lags_is_found_in_seconds(world: World) -> None:
     # case: U30, F19
     await ask(world, "order", "A-1")
