@@ -80,6 +80,18 @@ async def test_an_order_that_never_was_is_looked_for_a_week_and_no_longer(world:
     assert (await types(world)).count("order.unreadable") == 2, "who asks again is told again"
 
 
+@pytest.mark.parametrize("kind", ["order", "service_order", "session", "subscription"])
+async def test_what_a_test_event_named_is_no_object_that_cannot_be_read(world: World, kind: ReadKind) -> None:
+    # case: F24, U8
+    await ask(world, kind, "of_a_test")
+    await rounds(world, refresh(world), 12)
+    async with world.database.reading() as session:
+        assert await read_requests.unreadable(session, ["default"]) == (0, ()), "nothing would ever cure it"
+    assert [row.code for row in await pending(world)] == ["unreadable"], "it may only lag"
+    await rounds(world, refresh(world), 30)
+    assert [row.kind for row in await pending(world)] == ["subscription"] * (kind == "subscription")
+
+
 async def test_what_lags_is_found_in_seconds(world: World) -> None:
     # case: U30, F19
     await ask(world, "order", "A-1")
