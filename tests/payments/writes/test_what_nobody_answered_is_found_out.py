@@ -130,6 +130,22 @@ async def test_a_subscription_cancel_that_did_not_happen_is_not_done(service: Sc
         await b.client.subscriptions.cancel("sub_1", at="now")
 
 
+@pytest.mark.parametrize(
+    ("at", "shown"),
+    [
+        ("now", {"status": "ACTIVE", "cancel_at_period_end": True, "merchant_cancel_requested": True}),
+        ("period_end", {"status": "ACTIVE", "cancel_at_period_end": True, "cancel_reason": "PAYER_CANCELED"}),
+    ],
+)
+async def test_another_cancel_that_stands_is_not_the_unanswered_one(
+    service: ScriptedService, b: Bench, at: str, shown: dict[str, object]
+) -> None:
+    # case: A19, A20, A21, A39
+    service.will(*LOST, Reply(200, {"id": "sub_1", **shown}))
+    with pytest.raises(AmbiguousWrite):
+        await b.client.subscriptions.cancel("sub_1", at=at)  # type: ignore[arg-type] # parametrised
+
+
 async def test_a_cancel_is_done_whatever_its_answer_looks_like(service: ScriptedService, b: Bench) -> None:
     # case: C13, U18
     for body in (b"", b"ok", b"[]", b'{"anything": 1}'):
