@@ -29,3 +29,11 @@ def test_any_record(record: dict[str, Any]) -> None:
     assert set(differing(ASKED, shown, None)) | set(differing(shown, ASKED, fingerprints(shown))) <= set(TERMS)
     assert differing(shown, shown, fingerprints(shown)) == (), "the same is no other sale"
     assert orjson.dumps(fingerprints(shown))
+
+
+# case: C18, U24
+def test_two_customers_whose_references_differ_in_case_alone_are_two() -> None:
+    asked = {**ASKED, "customer_reference": "Alice", "price_id": "svc_price_a", "customer_email": "Al@x.example"}
+    other = {"customer_reference": "alice", "price_id": "svc_price_A", "customer_email": "al@X.example"}
+    assert differing(asked, {**asked, **other}, None) == ("price_id", "customer_reference")
+    assert differing(asked, {}, fingerprints({**asked, **other})) == ("price_id", "customer_reference")
