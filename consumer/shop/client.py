@@ -19,6 +19,7 @@ from consumer.payments import (
     SessionMismatch,
     UnexpectedAnswer,
 )
+from consumer.payments.requests import amount_text
 from consumer.payments.terms import as_asked
 from consumer.shop.query import QueryApi
 from consumer.shop.standing import AccessStanding, Checkout, NotRegistered, OrderStanding, QueryFailed
@@ -90,7 +91,7 @@ class Shop:
             raise
         made = _checkout(session, order_id)
         await self.register(
-            made, customer=customer, expected_amount=None if amount is None else str(amount), mode=mode,
+            made, customer=customer, expected_amount=None if amount is None else amount_text(amount), mode=mode,
             price_id=price_id,
         )  # fmt: skip
         return made

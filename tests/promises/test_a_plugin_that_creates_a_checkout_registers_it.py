@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import pytest
 from sqlalchemy import select
 
 from consumer.app.registering import registering
@@ -30,6 +33,30 @@ async def test_of_a_one_time_payment(sqlite_ledger: Database) -> None:
     assert checkout["session_id"] == created.id
     assert (order["order_id"], order["customer"], order["expected_amount"]) == ("order-1", "customer-1", "25.00")
     assert order["registered_at"] is not None
+
+
+@pytest.mark.parametrize(
+    ("asked", "amount", "customer"),
+    [
+        ({"amount": Decimal(20).normalize()}, "20", None),
+        ({"amount": Decimal("25.0000000")}, "25.000000", None),
+        ({"customer_reference": "c" * 255}, "25.00", "c" * 255),
+        ({"customer_reference": "c" * 256}, None, None),
+    ],
+)
+async def test_of_whatever_the_client_sends(
+    sqlite_ledger: Database, asked: dict[str, Any], amount: str | None, customer: str | None
+) -> None:
+    # case: C21, F21
+    async with Sandbox(SandboxConfig(seed=1)) as sandbox:
+        credentials = Credentials(sandbox.config.app_id, [sandbox.config.app_secret])
+        told = registering(sqlite_ledger, "default", SystemClock())
+        async with PaymentsClient(sandbox.base_url, credentials, on_session=told) as client:
+            created = await client.checkout_sessions.create(**{**PAYMENT, **asked})
+    assert created.url, "the session is there, whoever can be told of it"
+    async with sqlite_ledger.reading() as session:
+        rows = (await session.execute(select(ORDERS))).mappings().all()
+    assert [(row["expected_amount"], row["customer"]) for row in rows] == ([(amount, customer)] if amount else [])
 
 
 async def test_a_ledger_that_is_away_does_not_fail_the_create(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from decimal import Decimal
 
 import pytest
 from aiohttp import web
@@ -70,6 +71,15 @@ def test_it_imports_nothing_of_the_worker() -> None:
     told = f"import consumer.shop, sys; print([one for one in {FOREIGN + OURS} if one in sys.modules])"
     done = subprocess.run([sys.executable, "-P", "-c", told], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# case: C21, F21
+async def test_the_amount_is_registered_as_it_was_sent(shop: Shop, consumer: tuple[Consumer, str]) -> None:
+    async with shop:
+        await shop.checkout(**{**SALE, "amount": Decimal(120).normalize()}, **PAGES)  # type: ignore[arg-type]  # as below
+    [(_, _, said)] = consumer[0].asked
+    assert isinstance(said, dict)
+    assert said["expected_amount"] == "120", "1.2E+2 is no amount to the query API"
 
 
 # case: A37, F21
