@@ -32,7 +32,7 @@ from handlers.fulfilment.order import (
     Registration,
 )
 from handlers.fulfilment.registration import newer_registration, register_session
-from handlers.fulfilment.store import ASKED, READ_DUE, Change, apply, later
+from handlers.fulfilment.store import ASKED, READ_DUE, Change, apply, compare_again, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
     FINDINGS,
@@ -211,7 +211,9 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
     def fact(order: Order) -> Order:
         return rules.registered(order, newest, at, options.matching)
 
-    await apply(ctx, event, said["order_id"], fact, invents=True)
+    change = await apply(ctx, event, said["order_id"], fact, invents=True)
+    if change is not None:
+        await compare_again(ctx, event, said["order_id"], change.after)
 
 
 @handles("payment.observed", transactional=True, name="fulfilment:payment_observed")

@@ -130,6 +130,17 @@ async def follow(ctx: Context, event: Event, order_id: str, change: Change) -> N
         await _finding(ctx, "paid_unfulfillable", order_id, event.received_at, detail)
 
 
+async def compare_again(ctx: Context, event: Event, order_id: str, order: Order) -> None:
+    """What a registration says of an order that is out already. It is written before its event comes (see `register`):
+    the row shows no change then, and no hold is left to tell of it (case F21)."""
+    if order.requested_at is None:
+        return
+    if amounts_differ(order):
+        await _finding(ctx, "amount_mismatch", order_id, event.received_at, why_held(order) | {"seen": LATE})
+    else:
+        await close_finding(ctx, FINDINGS, "amount_mismatch", order_id, event.received_at)
+
+
 async def _through_old_session(ctx: Context, event: Event, order_id: str, order: Order) -> None:
     """The newest registration names no amount, and what was paid is what an older session of the order should have
     cost: nothing is held, but an operator sees that the older, perhaps cheaper, one may have been paid."""

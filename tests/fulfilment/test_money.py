@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 from consumer.errors import ConsumerError
 from consumer.events import Event
 from consumer.ledger import Database
+from handlers.fulfilment.order import Registration
+from handlers.fulfilment.registration import register
 from handlers.fulfilment.store import LATE
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
@@ -161,6 +163,20 @@ async def test_an_order_that_is_registered_after_it_went_out_is_reported_as_that
     assert len(orders.of_type("fulfilment.requested")) == 1
     detail = (await orders.row(FINDINGS))["detail"]
     assert detail == {"expected_amount": "99.00", "amount": "1.00", "seen": LATE}
+
+
+async def test_a_registration_is_compared_although_it_is_written_before_its_event(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(said("order.paid", "evt_1", order_id="A1", amount="1.00"))
+    for session_id, expected in (("s1", "99.00"), ("s2", "1")):
+        async with orders.database.transaction() as session:  # as the query API and the client of a plugin do
+            terms = Registration(session_id=session_id, expected_amount=expected, mode="payment")
+            await register(session, "default", "A1", terms, START)
+        await orders.feed(registered(session_id=session_id, expected_amount=expected))
+        row = await orders.row(FINDINGS)
+        assert row["detail"] == {"expected_amount": "99.00", "amount": "1.00", "seen": LATE}
+        assert (row["closed_at"] is None) == (expected == "99.00"), "the newest registration counts"
+    assert len(orders.of_type("fulfilment.requested")) == 1
 
 
 async def test_two_payments_of_one_order_are_one_fulfilment_and_a_report(orders: Projections) -> None:
