@@ -131,12 +131,13 @@ async def follow(ctx: Context, event: Event, order_id: str, change: Change) -> N
 
 
 async def compare_again(ctx: Context, event: Event, order_id: str, order: Order) -> None:
-    """What a registration says of an order that is out already. It is written before its event comes (see `register`):
-    the row shows no change then, and no hold is left to tell of it (case F21)."""
-    if order.requested_at is None:
+    """What a registration says of an order that is out already, or held for its amount. It is written before its event
+    comes (see `register`): the row shows no change then (case F21)."""
+    if order.requested_at is None and order.hold is not Hold.AMOUNT:
         return
     if amounts_differ(order):
-        await _finding(ctx, "amount_mismatch", order_id, event.received_at, why_held(order) | {"seen": LATE})
+        seen = {} if order.requested_at is None else {"seen": LATE}
+        await _finding(ctx, "amount_mismatch", order_id, event.received_at, why_held(order) | seen)
     else:
         await close_finding(ctx, FINDINGS, "amount_mismatch", order_id, event.received_at)
 

@@ -179,6 +179,14 @@ async def test_a_registration_is_compared_although_it_is_written_before_its_even
     assert len(orders.of_type("fulfilment.requested")) == 1
 
 
+async def test_what_a_held_order_should_have_cost_is_told_as_registered_last(orders: Projections) -> None:
+    # case: F21
+    await orders.feed(registered(expected_amount="99.00"), said("order.paid", "evt_1", order_id="A1", amount="1.00"))
+    await orders.feed(registered(session_id="s2", expected_amount="50.00"))
+    assert (await orders.row(ORDERS))["hold"] == "amount_mismatch"
+    assert (await orders.row(FINDINGS))["detail"] == {"expected_amount": "50.00", "amount": "1.00"}
+
+
 async def test_two_payments_of_one_order_are_one_fulfilment_and_a_report(orders: Projections) -> None:
     # case: F29
     await orders.feed(said("order.paid", "evt_1", order_id="A1"), payment("p1", 1), payment("p2", 2), payment("p1", 3))
