@@ -2,6 +2,8 @@
 
 With the wrong application's credentials every list would show somebody else's orders, and ours would seem gone
 (cases B32, S7, S8). An application that was replaced by a new one gets a new name here; its old data stay as they are.
+One that the ledger holds keeps its name: under another all of it is unknown, and what was paid in the last hour would
+be shipped once more.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Final
 
 from consumer.errors import WrongApplication
 from consumer.events import first
+from consumer.ledger.reading import sync_state
 from consumer.ledger.reading.sync_state import KeptState
 from consumer.payments import ApiError, Priority, ServerError
 from consumer.sync.api import held_up_s
@@ -38,14 +41,15 @@ class Identity:
         self._unread = Condition("identity_not_read", monotonic=app.clock.monotonic, application=app.name)
 
     async def check(self, *, remember: bool = True, priority: Priority = Priority.CONFIRM) -> None:
-        """Compare who we are with who we were; `remember` it the first time. Raises WrongApplication, PaymentsError.
+        """Compare who we are with who we were, the first time also with who others here are; `remember` it then. Raises
+        WrongApplication, PaymentsError.
 
         The app id is compared before anything is asked. An address that does not work as documented proves nothing.
         `priority` is how urgently it is asked: a command that has time waits a 429 out, as its walk does (case B24).
         """
         kept = await self._app.kept(Owner)
         known = Owner(app_id=self._app.client.credentials.app_id)
-        self._compare(kept, known)
+        self._compare(kept, known, held_as=await self._held_as(known) if kept == Owner() else None)
         try:
             record = await self._app.client.with_priority(priority).application.retrieve()
         except ApiError as error:
@@ -61,10 +65,23 @@ class Identity:
             async with self._app.database.transaction() as session:
                 await self._app.keep(session, known)
 
-    def _compare(self, kept: Owner, known: Owner) -> None:
+    async def _held_as(self, known: Owner) -> str | None:
+        """The name under which the ledger has them already."""
+        async with self._app.database.reading() as session:
+            held = await sync_state.of_all(session, WALK)
+        return next((name for name, one in held.items() if Owner.load(one).app_id == known.app_id), None)
+
+    def _compare(self, kept: Owner, known: Owner, *, held_as: str | None = None) -> None:
         application, before = self._app.name, asdict(kept)
         differing = [name for name, value in asdict(known).items() if value and before[name] not in (None, value)]
-        self._app.metrics.wrong_application.labels(application).set(1 if differing else 0)
+        self._app.metrics.wrong_application.labels(application).set(1 if differing or held_as else 0)
+        if held_as:
+            raise WrongApplication(
+                "the ledger holds this application under another name: give it that name again; under this one, what "
+                "it sold would be fulfilled once more",
+                application=application,
+                held_as=held_as,
+            )
         if differing:
             raise WrongApplication(
                 "these credentials belong to another application than the one the ledger holds; give this one another "

@@ -89,9 +89,9 @@ async def running(sync: Sync) -> AsyncIterator[asyncio.Task[None]]:
                 await task
 
 
-def emit(sandbox: Sandbox, count: int) -> list[str]:
+def emit(sandbox: Sandbox, count: int, app_id: str = SECRETS[0]) -> list[str]:
     made_up = sandbox.engine.events.made_up
-    return [made_up("order.paid", SECRETS[0], {"order_id": f"A-{number}"}, {}).id for number in range(count)]
+    return [made_up("order.paid", app_id, {"order_id": f"A-{number}"}, {}).id for number in range(count)]
 
 
 async def until_published(world: World, ids: set[str], limit_s: float = 20) -> None:
@@ -210,10 +210,11 @@ async def test_an_application_without_credentials_keeps_nobody_from_the_others(w
             session, [("default", "svc_app_sandbox"), ("club", None)], SystemClock().now()
         )
     assert (ours.has_credentials, theirs.has_credentials, theirs.hints) == (True, False, 3)
-    async with PaymentsClient(sandbox.base_url, Credentials(SECRETS[0], [SECRETS[1]])) as client:
+    sandbox.engine.applications.add("mer_sandbox", "Club", app_id="svc_app_club", secrets=("svc_sk_live_club",))
+    async with PaymentsClient(sandbox.base_url, Credentials("svc_app_club", ["svc_sk_live_club"])) as client:
         club = ApplicationApi(application="club", client=client)
         given = role(club, world.broker, world.database, "two")
-        announced = emit(sandbox, 1)
+        announced = emit(sandbox, 1, "svc_app_club")
         async with world.database.transaction() as session:
             now = SystemClock().now()
             named = replace(delivery(b"{}", 9, event_id=announced[0]), application="club")

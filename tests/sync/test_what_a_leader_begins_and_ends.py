@@ -147,6 +147,30 @@ async def test_credentials_of_another_application_are_refused_before_anything_is
     assert counted_by(world.metrics, "wrong_application", "default") == 1
 
 
+async def test_an_application_keeps_the_name_under_which_the_ledger_holds_it(world: World) -> None:
+    """Under another one nothing of it is known, and what was paid in the last hour would be shipped again."""
+    # case: B32, S8
+    await Identity(world.app).check()
+    renamed = replace(world.app, api=replace(world.app.api, application="shop"), token=lambda: 99)
+    with pytest.raises(WrongApplication) as refused:
+        await Identity(renamed).check()
+    assert refused.value.fields == {"application": "shop", "held_as": "default"}
+    assert world.service.calls == {"/v1/application": 1}, "nothing was asked"
+    assert counted_by(world.metrics, "wrong_application", "shop") == 1
+    async with world.database.reading() as session:
+        assert await Owner.of(session, "shop") == Owner(), "nothing is remembered"
+
+
+async def test_a_name_that_was_given_twice_before_goes_on(world: World) -> None:
+    """Who renamed it with the version before lives with both."""
+    # case: B32, S8
+    await Identity(world.app).check()
+    renamed = replace(world.app, api=replace(world.app.api, application="shop"), token=lambda: 99)
+    async with world.database.transaction() as session:
+        await renamed.keep(session, Owner(app_id=world.app.client.credentials.app_id))
+    await Identity(renamed).check()
+
+
 # --- the role ------------------------------------------------------------------------------------------------------
 
 

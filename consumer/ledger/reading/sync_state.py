@@ -19,6 +19,8 @@ from consumer.ledger.tables import BookmarkRow
 _BOOKMARKS: Table = BookmarkRow.__table__
 ANYBODY: Final = 0
 """A token below any leader's: what is kept under it is a note of whoever came by, and no claim to lead."""
+FIRST_WALK: Final = "first_walk"
+"""How the first walk of an application began, which divides history from what is acted on."""
 _ADAPTERS: dict[type[KeptState], TypeAdapter[Any]] = {}
 
 
@@ -81,6 +83,12 @@ async def applications(session: AsyncSession, since: datetime | None = None) -> 
     reading."""
     kept = select(_BOOKMARKS.c.application).where(_BOOKMARKS.c.walk != heard.WALK).distinct()
     return frozenset(await session.scalars(kept if since is None else kept.where(_BOOKMARKS.c.updated_at >= since)))
+
+
+async def of_all(session: AsyncSession, walk: str) -> Mapping[str, dict[str, Any]]:
+    """What was kept of this walk, by application."""
+    names = sorted(await session.scalars(select(_BOOKMARKS.c.application).where(_BOOKMARKS.c.walk == walk)))
+    return {name: kept for name in names if (kept := await load(session, name, walk)) is not None}
 
 
 async def keep(

@@ -15,10 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import UsageError
 from consumer.events import Event
-from consumer.ledger.reading.sync_state import KeptState
+from consumer.ledger.reading.sync_state import FIRST_WALK, KeptState
 from consumer.sync.application import Application
 
-FIRST_WALK: Final = "first_walk"
 HISTORY: Final = timedelta(hours=1)
 LEFT: Final = "history"
 SEEN_TO: Final = "history_seen_to"
