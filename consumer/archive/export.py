@@ -16,7 +16,8 @@ UNSENT_AT_ONCE = 500
 
 
 async def export(database: Database, folder: Path, *, clock: Clock, written_by: str) -> Pruned:
-    """Write them, and last what is still to be sent; what was written. Raises ArchiveError, LedgerError."""
+    """Write them, and last what is still to be sent, and how walks began; what was written. Raises ArchiveError,
+    LedgerError."""
     done, after, is_over = Pruned(), 0, False
     while not is_over:
         file = Filling(folder, written_by=written_by, at=clock.now(), archived=True)
@@ -29,6 +30,7 @@ async def export(database: Database, folder: Path, *, clock: Clock, written_by: 
                 is_over, after = part.until is None, part.until or after
             if is_over:
                 await _add_unsent(file, database)
+                await _add_first_walks(file, database, done.events + file.events)
             path = await file.finish()
         finally:
             await file.drop()
@@ -47,3 +49,10 @@ async def _add_unsent(file: Filling, database: Database) -> None:
                 portion = []
     if portion:
         await file.add_records(portion)
+
+
+async def _add_first_walks(file: Filling, database: Database, events: int) -> None:
+    async with database.reading() as session:
+        found = await bodies.first_walks(session, events)
+    if found:
+        await file.add_records(found)

@@ -4,13 +4,15 @@ and tells nobody anything."""
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from sqlalchemy import delete, select, update
 
-from consumer.archive import bring
+from consumer.archive import bring, export
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.archiving import bodies
@@ -18,6 +20,7 @@ from consumer.ledger.engine import schema
 from consumer.ledger.handling import events
 from consumer.ledger.plans import plans
 from consumer.ledger.tables import AuditRow
+from consumer.sync.backfill.cutover import Began
 from tests.access.test_rebuild import OURS
 from tests.archive.old_shop import EVENTS, OUTBOX, RUNS, decisions, opened, rows
 from tests.contract.ledger.facts import NOW, event
@@ -69,6 +72,41 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         async with database.transaction() as session:
             new = await events.record(session, [event("new")], NOW)
         assert min(new.values()) > max(one["seq"] for one in await rows(database, EVENTS) if one["id"] != "evt_new")
+    finally:
+        await database.stop()
+
+
+# case: G12, B30
+async def test_what_was_no_history_before_is_none_in_the_new_ledger(
+    sqlite_ledger: Database, tmp_path: Path, empty_url: str
+) -> None:
+    """An order that was paid while the ledger moved is shipped, however long that took: the new one knows when its
+    first walk began. Once it has all events: what it lacks since then is acted on."""
+    began = Began(began=NOW - timedelta(days=200))
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        async with sqlite_ledger.transaction() as session:
+            await began.keep(session, "default", token=7, now=NOW)
+        with patch.object(export, "FILE_EVENTS", 1):  # several files
+            files = await exported(shop.desk, tmp_path / "kept")
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        some, rest = [one for one in files if not one.endswith("trail.jsonl")][-1:], files
+        done = await asyncio.to_thread(desk.call, "events", "import", "--missing", *some)
+        assert "events of the export are lacking" in done.stdout
+        async with database.reading() as session:
+            assert await Began.of(session, "default") == Began(), "what is lacking would be shipped again"
+        async with database.transaction() as session:
+            await session.execute(delete(AUDIT))  # a trail comes into a ledger without a note
+        done = await asyncio.to_thread(desk.call, "events", "import", "--missing", *rest)
+        assert (done.returncode, "lacking" in done.stdout) == (0, False), done.stdout
+        async with database.transaction() as session:
+            assert await Began.of(session, "default") == began
+            await began.keep(session, "default", token=1, now=NOW)  # a leader of the new ledger may write it
+            await Began(began=NOW).keep(session, "default", token=1, now=NOW)
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *rest)
+        async with database.reading() as session:
+            assert await Began.of(session, "default") == Began(began=NOW), "what has begun here stands"
     finally:
         await database.stop()
 

@@ -30,6 +30,7 @@ from consumer.cli.walking.lead import COMMAND, Led, Wait, lease_of
 from consumer.clock import Clock, SystemClock
 from consumer.errors import AnotherLeads, UsageError
 from consumer.ledger import Database, audit
+from consumer.ledger.archiving import bodies
 from consumer.ledger.archiving.bodies import Brought
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.leases import LEASE_S
@@ -140,6 +141,9 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
                 await _note(session, file, one)
             output.line(f"{file.name}: {one.bodies} bodies, {one.events} events")
             found += one
+        async with database.transaction() as session:
+            if lacking := await bodies.take_first_walks(session, found.first_walks):
+                output.line(f"{lacking} events of the export are lacking: give all of its files before the roles start")
     return found
 
 

@@ -19,11 +19,13 @@ from consumer.ledger.archiving.settled import Aged, settled
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.plans import plans
-from consumer.ledger.tables import EventRow, OutboxRow, RunRow
+from consumer.ledger.reading.sync_state import ANYBODY, FIRST_WALK
+from consumer.ledger.tables import BookmarkRow, EventRow, OutboxRow, RunRow
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
+_WALKS: Table = BookmarkRow.__table__
 _AGED: Final = ("seq", "application", "id", "key", "type", "source", "received_at")
 _CLAIM: Final = {"claimed_by": None, "claimed_until": None}
 IS_HERE: Final = _EVENTS.c.archive.is_(None)
@@ -34,19 +36,20 @@ TAKEN: Final = b"{}"
 
 Record = Mapping[str, Any]
 """`event` with its `runs` and, of a derived one, its `outbox` row; or an `outbox` row alone, which is still to be
-sent."""
+sent; or `first_walk`, how an application's began, in a ledger of so many `events`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brought:
     """What of an archive came in: events that were not there, bodies that were not; what was there as it is; and what
-    the ledger lacks, with the names of a few."""
+    the ledger lacks, with the names of a few. `first_walks`: what the archive says of them; see `take_first_walks`."""
 
     events: int = 0
     bodies: int = 0
     there: int = 0
     missing: int = 0
     named: tuple[EventKey, ...] = ()
+    first_walks: tuple[Record, ...] = ()
 
     def __add__(self, other: Brought) -> Brought:
         return Brought(
@@ -55,6 +58,7 @@ class Brought:
             there=self.there + other.there,
             missing=self.missing + other.missing,
             named=(*self.named, *other.named)[:NAMED],
+            first_walks=(*self.first_walks, *other.first_walks),
         )
 
 
@@ -73,7 +77,12 @@ class Body:
 
 
 def checked(record: Record) -> Body | None:
-    """A record that can come in as it is; None: one of what is still to be sent. Raises ArchiveInvalid."""
+    """A record that can come in as it is; None: one without an event. Raises ArchiveInvalid."""
+    if "first_walk" in record:
+        _row(_WALKS, record["first_walk"])
+        if not isinstance(record.get("events"), int):
+            raise ArchiveInvalid("a first walk in a ledger of nobody knows how many events")
+        return None
     runs = record.get("runs") or []
     if not isinstance(runs, list) or len(runs) > RUNS_MAX:
         raise ArchiveInvalid("a record's runs are no list of runs")
@@ -117,6 +126,24 @@ async def unsent(session: AsyncSession) -> AsyncIterator[Record]:
         waiting = select(_OUTBOX).where(waits).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq)
         async for row in await session.stream(waiting):
             yield {"outbox": document(_OUTBOX, dict(row._mapping) | {"published_at": None})}
+
+
+async def first_walks(session: AsyncSession, events: int) -> Sequence[Record]:
+    """How the first walk of each application began, for an archive of everything, which holds so many events. A ledger
+    that does not know takes for history whatever is older than an hour."""
+    rows = await session.execute(select(_WALKS).where(_WALKS.c.walk == FIRST_WALK).order_by(_WALKS.c.application))
+    return [{"first_walk": document(_WALKS, dict(row)), "events": events} for row in rows.mappings()]
+
+
+async def take_first_walks(session: AsyncSession, found: Sequence[Record]) -> int:
+    """Know how the first walks began, unless walks have begun here: once all events are there, since what the ledger
+    lacks is acted on from then. How many events are lacking."""
+    here = int(await session.scalar(select(func.count()).select_from(_EVENTS)) or 0) if found else 0
+    whole = [one for one in found if one["events"] <= here]
+    for one in whole:
+        row = _row(_WALKS, one["first_walk"]) | {"token": ANYBODY}
+        await session.execute(insert_into(_WALKS, session.get_bind().dialect.name).on_conflict_do_nothing(), [row])
+    return 0 if whole else max((one["events"] - here for one in found), default=0)
 
 
 async def require_no_replay(session: AsyncSession) -> None:
@@ -183,8 +210,8 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
     if brings_missing:
         news = [pair for name, pair in events.items() if name not in known]
         await _take_in(session, news)
-        await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if "event" not in one])
-        brought += Brought(events=len(news))
+        await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if one.keys() == {"outbox"}])
+        brought += Brought(events=len(news), first_walks=tuple(one for one in found if "first_walk" in one))
         await _go_on_counting(session)
     return brought
 

@@ -113,6 +113,12 @@ _AGED = Aged(
     received_at=AT, bytes=2,
 )  # fmt: skip
 _DIGEST = digest(b"{}" + b" " * 400)
+_FIRST_WALK = {
+    "first_walk": {
+        "application": "default", "walk": "first_walk", "token": 1, "state": "{}", "updated_at": AT.isoformat(),
+    },
+    "events": 1,
+}  # fmt: skip
 _NOTED = Noted(
     at=AT, application="default", actor=HANDLER, action="order.changed", subject="order:x", before="{}", after="{}",
     reason="evt_5", code_version="",
@@ -154,6 +160,8 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     ],
     "ledger.archiving.bodies.digests": [{"names": [("default", "evt_5"), ("default", "evt_6")]}],
     "ledger.archiving.bodies.take_out": [{"archive": "a", "digests": {("default", "evt_5"): _DIGEST}}],
+    "ledger.archiving.bodies.first_walks": [{"events": 5}],
+    "ledger.archiving.bodies.take_first_walks": [{"found": []}, {"found": [_FIRST_WALK]}],
     "ledger.archiving.bodies.put_back": [{"found": [], "brings_missing": True}],
     "ledger.archiving.passes.keep": [{"found": LastPass()}],
     "ledger.archiving.settled.stretch": [{"after": 0, "before": NOW}],

@@ -41,6 +41,7 @@ WHOLE: Mapping[str, str] = {
     "console.alarms.unread.overdue": "reads that wait, in the order in which they are due",
     "console.alarms.unread.unread": "reads that wait, in the order in which they are due",
     "console.operators.subjects.require_known_order": "names like a mistyped one, among those of the newest 2,000",
+    "ledger.archiving.bodies.take_first_walks": "once an import into an empty database: whether all events are there",
     "ledger.handling.dead.has_runs": "once a command, for a handler that nobody knows",
     "ledger.handling.events.search": "a list for an operator, from the newest on, SEARCHED_MAX at most",
     "ledger.handling.outbox.astray": "what is on its way by the log, asked while nothing in it is unread",
