@@ -12,12 +12,12 @@ from consumer.ledger.archiving import bodies
 from consumer.ledger.archiving.bodies import Record
 from consumer.ledger.archiving.settled import stretch
 
-UNSENT_AT_ONCE = 500
+UNSETTLED_AT_ONCE = 500
 
 
 async def export(database: Database, folder: Path, *, clock: Clock, written_by: str) -> Pruned:
-    """Write them, and last what is still to be sent, and how walks began; what was written. Raises ArchiveError,
-    LedgerError."""
+    """Write them, and last what is still to be sent or read, and how walks began; what was written. Raises
+    ArchiveError, LedgerError."""
     done, after, is_over = Pruned(), 0, False
     while not is_over:
         file = Filling(folder, written_by=written_by, at=clock.now(), archived=True)
@@ -29,7 +29,7 @@ async def export(database: Database, folder: Path, *, clock: Clock, written_by: 
                     await file.add(database, portion)
                 is_over, after = part.until is None, part.until or after
             if is_over:
-                await _add_unsent(file, database)
+                await _add_unsettled(file, database)
                 await _add_first_walks(file, database, done.events + file.events)
             path = await file.finish()
         finally:
@@ -39,12 +39,12 @@ async def export(database: Database, folder: Path, *, clock: Clock, written_by: 
     return done
 
 
-async def _add_unsent(file: Filling, database: Database) -> None:
+async def _add_unsettled(file: Filling, database: Database) -> None:
     portion: list[Record] = []
     async with database.reading() as session:
-        async for record in bodies.unsent(session):
+        async for record in bodies.unsettled(session):
             portion.append(record)
-            if len(portion) >= UNSENT_AT_ONCE:
+            if len(portion) >= UNSETTLED_AT_ONCE:
                 await file.add_records(portion)
                 portion = []
     if portion:

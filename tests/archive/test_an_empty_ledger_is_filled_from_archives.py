@@ -19,14 +19,16 @@ from consumer.ledger.archiving import bodies
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import events
 from consumer.ledger.plans import plans
-from consumer.ledger.tables import AuditRow
+from consumer.ledger.tables import AuditRow, ReadRow
 from consumer.sync.backfill.cutover import Began
 from tests.access.test_rebuild import OURS
 from tests.archive.old_shop import EVENTS, OUTBOX, RUNS, decisions, opened, rows
 from tests.contract.ledger.facts import NOW, event
 from tests.support.desk import Desk
+from tests.support.handling.projections import said
 
 AUDIT = AuditRow.__table__
+READS = ReadRow.__table__
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -107,6 +109,29 @@ async def test_what_was_no_history_before_is_none_in_the_new_ledger(
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *rest)
         async with database.reading() as session:
             assert await Began.of(session, "default") == Began(began=NOW), "what has begun here stands"
+    finally:
+        await database.stop()
+
+
+# case: G12, A50
+async def test_what_is_asked_of_the_service_is_asked_by_the_new_ledger(
+    sqlite_ledger: Database, tmp_path: Path, empty_url: str
+) -> None:
+    """What is due later, too: nothing else asks for a subscription's next read, or an order's by the service's id."""
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        await shop.live.arrive(said("order.paid", "evt_asked", order_id="Q1", amount="9"))
+        asked = await shop.rows(READS)
+        assert ("order", "Q1") in [(one["kind"], one["object_id"]) for one in asked]
+        files = await exported(shop.desk, tmp_path / "kept")
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        assert await rows(database, READS) == asked
+        async with database.transaction() as session:
+            await session.execute(update(READS).values(asked=9))
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        assert {one["asked"] for one in await rows(database, READS)} == {9}, "what is asked here stands"
     finally:
         await database.stop()
 

@@ -20,11 +20,12 @@ from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.plans import plans
 from consumer.ledger.reading.sync_state import ANYBODY, FIRST_WALK
-from consumer.ledger.tables import BookmarkRow, EventRow, OutboxRow, RunRow
+from consumer.ledger.tables import BookmarkRow, EventRow, OutboxRow, ReadRow, RunRow
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
+_READS: Table = ReadRow.__table__
 _WALKS: Table = BookmarkRow.__table__
 _AGED: Final = ("seq", "application", "id", "key", "type", "source", "received_at")
 _CLAIM: Final = {"claimed_by": None, "claimed_until": None}
@@ -36,7 +37,7 @@ TAKEN: Final = b"{}"
 
 Record = Mapping[str, Any]
 """`event` with its `runs` and, of a derived one, its `outbox` row; or an `outbox` row alone, which is still to be
-sent; or `first_walk`, how an application's began, in a ledger of so many `events`."""
+sent; or a `read` that was asked for; or `first_walk`, how an application's began, in a ledger of so many `events`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,9 @@ def checked(record: Record) -> Body | None:
         if not isinstance(record.get("events"), int):
             raise ArchiveInvalid("a first walk in a ledger of nobody knows how many events")
         return None
+    if "read" in record:
+        _row(_READS, record["read"])
+        return None
     runs = record.get("runs") or []
     if not isinstance(runs, list) or len(runs) > RUNS_MAX:
         raise ArchiveInvalid("a record's runs are no list of runs")
@@ -119,9 +123,12 @@ async def records(session: AsyncSession, names: Sequence[EventKey], *, archived:
     return sorted(found, key=lambda one: int(one["event"]["seq"]))
 
 
-async def unsent(session: AsyncSession) -> AsyncIterator[Record]:
-    """Derived events that were not sent yet, or were and have not come, for an archive of everything: the log they lie
-    in may not be there any more. Those are to be sent again, under the ids they had."""
+async def unsettled(session: AsyncSession) -> AsyncIterator[Record]:
+    """What is still to be done, for an archive of everything: reads that were asked for; and derived events that were
+    not sent yet, or were and have not come. The log they lie in may not be there any more, so they are to be sent
+    again, under the ids they had."""
+    async for row in await session.stream(select(_READS).order_by(_READS.c.due_at)):
+        yield {"read": document(_READS, dict(row._mapping))}
     for waits in (text("published_at IS NULL"), (_OUTBOX.c.on_way == true()) & _OUTBOX.c.published_at.is_not(None)):
         waiting = select(_OUTBOX).where(waits).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq)
         async for row in await session.stream(waiting):
@@ -211,6 +218,7 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
         news = [pair for name, pair in events.items() if name not in known]
         await _take_in(session, news)
         await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if one.keys() == {"outbox"}])
+        await _take_asked(session, [_row(_READS, one["read"]) for one in found if "read" in one])
         brought += Brought(events=len(news), first_walks=tuple(one for one in found if "first_walk" in one))
         await _go_on_counting(session)
     return brought
@@ -270,6 +278,12 @@ async def _take_sent(session: AsyncSession, sent: Sequence[dict[str, Any]]) -> N
 async def _take_unsent(session: AsyncSession, waiting: Sequence[dict[str, Any]]) -> None:
     there = await _there(session, waiting)
     await _insert(session, _OUTBOX, [row for row in waiting if _named(row) not in there])
+
+
+async def _take_asked(session: AsyncSession, reads: Sequence[dict[str, Any]]) -> None:
+    """One that is asked for here already stands. One from an older archive may have been answered: it is read again."""
+    if reads:
+        await session.execute(insert_into(_READS, session.get_bind().dialect.name).on_conflict_do_nothing(), reads)
 
 
 async def _there(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[EventKey]:
