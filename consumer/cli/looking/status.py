@@ -45,7 +45,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import USER, Process
-from consumer.ledger.reading import sync_state
+from consumer.ledger.reading import hints, sync_state
 from consumer.settings import Role, Settings
 from consumer.settings.load import problems_for
 from consumer.sync.health.status import ApplicationStatus, application_statuses
@@ -251,7 +251,8 @@ async def _reading(
     ever = await sync_state.applications(session)
     lately = await sync_state.applications(session, now - processes.FORGOTTEN_AFTER)
     kept = kept_now(known, now, ever=ever, lately=lately, within=timedelta(days=settings.expect_days))
-    judged = to_judge(settings.applications, ever=ever, kept=kept)
+    waiting = [name for name in sorted(ever) if await hints.count(session, name)]
+    judged = to_judge(settings.applications, ever=ever, kept=kept, waiting=waiting)
     return await application_statuses(session, judged, now, kept=kept)
 
 

@@ -37,11 +37,16 @@ def reader_since(processes: Sequence[Process], now: datetime, application: str) 
 
 
 def to_judge(
-    applications: Sequence[ApplicationSettings], *, ever: Collection[str], kept: Collection[str]
+    applications: Sequence[ApplicationSettings],
+    *,
+    ever: Collection[str],
+    kept: Collection[str],
+    waiting: Collection[str] = (),
 ) -> list[tuple[str, str | None]]:
     """The applications to judge, as (name, app id or None): this shell need not have what `sync` was given, nor name
     all that it reads. Where none has credentials and nothing is kept, nobody meant to read: signed webhooks are all
-    there is. One that lives on them and was read once is read no more."""
+    there is. One that lives on them and was read once is read no more. One that left all settings is missed while its
+    deliveries are `waiting`."""
     has_any = any(one.has_credentials for one in applications)
     found: list[tuple[str, str | None]] = []
     for one in applications:
@@ -49,4 +54,5 @@ def to_judge(
         is_left = one.name in ever and one.name not in kept and one.authenticity is not Authenticity.API
         if needs_reads or one.name in kept or (has_any and not is_left):
             found.append((one.name, one.app_id if one.has_credentials else None))
-    return [*found, *((name, None) for name in sorted(set(kept) - {one.name for one in applications}))]
+    others = {*kept, *waiting} - {one.name for one in applications}
+    return [*found, *((name, None) for name in sorted(others))]

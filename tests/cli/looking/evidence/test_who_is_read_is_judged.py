@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from sqlalchemy import select
 
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
+from consumer.cli.looking.status import _reading as reading
 from consumer.cli.looking.verdict import judge
 from consumer.clock import SystemClock
 from consumer.console.alarms.unread import Overdue, overdue
@@ -19,14 +20,15 @@ from consumer.events import Trust
 from consumer.ledger import Database, health, leases
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import READS, Process
-from consumer.ledger.reading import heard, read_requests, sync_state
+from consumer.ledger.reading import heard, hints, read_requests, sync_state
 from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS, TOLD, ReadRow
 from consumer.plugin import ReadRequest
-from consumer.settings import ApplicationSettings, Authenticity
+from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
 from consumer.sync.health.status import ApplicationStatus
 from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import living
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import LONG_AGO, NOW, WELL
 from tests.support.handling.projections import START, Projections, said
+from tests.sync.conftest import delivery
 
 BOTH = ("club", "shop")
 DAYS_AGO = NOW - timedelta(days=2)
@@ -69,6 +71,32 @@ def test_one_that_lives_on_signatures_and_is_read_no_more_is_not_judged() -> Non
     assert to_judge([shop], ever=("shop",), kept=()) == []
     hinted = application("shop", Authenticity.API, secret=True)
     assert to_judge([hinted], ever=("shop",), kept=()) == [("shop", "id-shop")], "nothing is confirmed without it"
+
+
+async def test_one_that_left_all_settings_is_missed_while_its_deliveries_wait(database: Database) -> None:
+    """They were taken with a 200, and nobody asks about them any more."""
+    now = SystemClock().now()
+    settings = load_settings(
+        {
+            "CONSUMER_APPLICATIONS": '{"club":{"base_url":"https://x.example","app_id":"svc_app_1","app_secret":"svc_sk_live_1"}}',
+        },
+        Role.OPERATE,
+    )
+    reader = living("sync", said={READS: "club"}, seen_at=now, started_at=now)
+    async with database.transaction() as session:
+        for name in BOTH:
+            await sync_state.keep(session, name, "events", {}, token=1, now=now)
+    async with database.reading() as session:
+        assert [one.application for one in await reading(session, settings, [reader], now)] == ["club"]
+    async with database.transaction() as session:
+        await hints.keep(session, [replace(delivery(b"{}", 1, event_id="evt_1"), application="shop")], now)
+    async with database.reading() as session:
+        [_, left] = await reading(session, settings, [reader], now)
+    [finding] = judge(WELL, application_statuses=[left])
+    assert (finding.code, finding.text.partition(", and")[0]) == (
+        "no_credentials",
+        "shop: no API credentials: 1 delivery(s) wait to be confirmed",
+    )
 
 
 async def test_what_a_worker_noted_is_no_reading(database: Database) -> None:
