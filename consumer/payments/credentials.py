@@ -132,7 +132,7 @@ class Credentials:
             if stamp == self._stamp and self.problem is None:
                 return
             with self._file.open("rb") as opened:
-                found = split_secrets(opened.read(FILE_MAX_BYTES + 1).decode("utf-8"))
+                found = split_secrets(opened.read(FILE_MAX_BYTES + 1).decode("utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             self.problem = f"the secret file cannot be read: {type(error).__name__}"
             return

@@ -117,8 +117,7 @@ def _from_toml(path: str | None, problems: list[str]) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        with Path(path).open("rb") as file:
-            document = tomllib.load(file)
+        document = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))  # some editors put a mark before it
     except OSError as error:
         problems.append(f"{CONFIG}: the file cannot be read: {error.strerror or type(error).__name__}")
         return {}

@@ -218,11 +218,12 @@ def signing_key(secret: str, scheme: str) -> bytes:
 
 
 def read_secret_text(path: Path, max_bytes: int = SECRET_FILE_MAX_BYTES) -> str:
-    """The content of a secret's file, without white space around it. Raises ValueError, naming the reason."""
+    """The content of a secret's file, without white space around it, nor the mark that some editors put first. Raises
+    ValueError, naming the reason."""
     try:
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
-        text = content.decode("utf-8").strip()
+        text = content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise ValueError("the file is not UTF-8 text") from error
     except OSError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from consumer.payments import Credentials
 from consumer.settings import Role, load_settings, read_secret_file
 from tests.settings.reading import CREDENTIALS, SECRET, problems
 
@@ -38,6 +39,26 @@ def test_a_secret_may_come_from_a_file_which_is_read_again_by_the_same_rules(tmp
         with pytest.raises(ValueError, match=reason):
             read_secret_file(path)
         assert problems(environ, Role.SYNC)[0].startswith("SVC_APP_SECRET_FILE: ")
+
+
+def test_the_mark_that_an_editor_puts_before_a_text_is_no_part_of_it(tmp_path: Path) -> None:
+    """With it, a secret is another one: every signature would be refused, and every caller of the query API."""
+    mark = "\N{ZERO WIDTH NO-BREAK SPACE}"
+    (tmp_path / "token").write_text(f"{mark}a-token\n", encoding="utf-8")
+    (tmp_path / "secret").write_text(f"{mark}svc_sk_live_a\n", encoding="utf-8")
+    (tmp_path / "toml").write_text(f"{mark}CONSUMER_PORT = 8081\n", encoding="utf-8")
+    environ = {
+        "SVC_BASE_URL": "https://x.example",
+        "SVC_APP_ID": "svc_app_1",
+        "SVC_APP_SECRET_FILE": str(tmp_path / "secret"),
+        "CONSUMER_API_TOKEN_FILE": str(tmp_path / "token"),
+        "CONSUMER_CONFIG": str(tmp_path / "toml"),
+    }
+    settings = load_settings(environ, Role.SYNC)
+    assert settings.api_token is not None
+    assert (settings.api_token.get_secret_value(), settings.port) == ("a-token", 8081)
+    assert [secret.get_secret_value() for secret in settings.applications[0].app_secrets] == ["svc_sk_live_a"]
+    assert Credentials("svc_app_1", secret_file=tmp_path / "secret").look() is None
 
 
 def test_a_secret_given_twice_is_refused(tmp_path: Path) -> None:
