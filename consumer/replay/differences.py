@@ -37,7 +37,7 @@ def _item(pair: Pair, what: str) -> dict[str, str]:
 def _otherwise(before: Pair, planned: Effects, after: Pair, now: Effects) -> str:
     if before.action is not after.action:
         return f"was to {before.action.value}, would now {after.action.value}"
-    old, new = Counter(planned.words()), Counter(now.words())
+    old, new = Counter(planned.compared()), Counter(now.compared())
     if old == new:
         return ""
     said = [f"no more: {word}" for word in list(old - new)[:SHOWN]]

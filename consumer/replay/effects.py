@@ -45,11 +45,13 @@ class Call:
 
 @dataclass(kw_only=True)
 class Effects:
-    """What becomes of one item. `ends` as in Call; `key` is the idempotency key of an effect handler; `behind`: the
-    event whose run the item waits for, an earlier one of its lane that is not done by this plan."""
+    """What becomes of one item. `ends` as in Call; `key` is the idempotency key of an effect handler, and `replaces`
+    the one it had before, where the plan renews it; `behind`: the event whose run the item waits for, an earlier one of
+    its lane that is not done by this plan."""
 
     ends: str
     key: str | None = None
+    replaces: str | None = None
     code: str | None = None
     behind: str | None = None
     emits: list[Emits] = field(default_factory=list)
@@ -57,9 +59,15 @@ class Effects:
     reads: int = 0
 
     def words(self) -> tuple[str, ...]:
-        """Everything that matters, for comparing a prediction with a later one."""
+        """What it comes to, for people and for comparing."""
         said = [self.ends, *sorted(one.word for one in self.emits)]
         return (*said, *sorted(f"{one.handler} {one.ends} {one.event_id}" for one in self.calls))
+
+    def compared(self) -> tuple[str, ...]:
+        """Everything that matters, for comparing a prediction with a later one: also the key of the item itself, and
+        the one it has now. Where that is another, the effect was had under a plan that was made beside this one."""
+        replaced = f" instead of {self.replaces}" if self.replaces is not None else ""
+        return (*self.words(), *([f"under {self.key}{replaced}"] if self.key is not None else []))
 
     def keys(self) -> tuple[str, ...]:
         """The idempotency keys under which effect handlers would be called, for the item and for what comes of it."""
@@ -90,7 +98,7 @@ def digest(predicted: Predicted) -> str:
     """Over the items and what was predicted for each, in their order."""
     seen = hashlib.sha256()
     for pair, effects in predicted:
-        seen.update(orjson.dumps([*pair.id, pair.action.value, *effects.words()]))
+        seen.update(orjson.dumps([*pair.id, pair.action.value, *effects.compared()]))
     return seen.hexdigest()
 
 

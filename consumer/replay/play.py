@@ -137,8 +137,11 @@ class Play:
             return Effects(ends=PARKED, behind=behind)
         if handler.transactional:
             return Effects(ends=CALLED)
-        renewed = self._staging.plan if self._staging.renews_keys and pair.action in RENEWS else pair.key_plan
-        return Effects(ends=CALLED, key=idempotency_key(event.application, event.id, handler.name, renewed))
+        key = idempotency_key(event.application, event.id, handler.name, pair.key_plan)
+        if not (self._staging.renews_keys and pair.action in RENEWS):
+            return Effects(ends=CALLED, key=key)
+        renewed = idempotency_key(event.application, event.id, handler.name, self._staging.plan)
+        return Effects(ends=CALLED, key=renewed, replaces=key)
 
     async def _run(self, handler: Handler, events: Sequence[tuple[Event, Effects]]) -> Sequence[Tried]:
         """A transactional handler, in the trial: how it ends for each of these, and with which code. What it emitted is

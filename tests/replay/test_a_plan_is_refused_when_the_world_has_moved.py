@@ -67,6 +67,32 @@ async def test_effects_that_would_differ_are_named(database: Database, broker: B
         assert "new: dead" in differs["what"]
 
 
+# case: R3, R5
+@pytest.mark.parametrize("renews_keys", [True, False])
+async def test_what_another_plan_renewed_meanwhile_has_moved(
+    database: Database, broker: Broker, renews_keys: bool
+) -> None:
+    """Two operators see the same parcel lost: the second one's plan sends no third, and calls under no key unseen."""
+    shop = Shop(database, broker)
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(3))
+        replaying = shop.replaying()
+        mine = await replaying.plan(handler="shop:mail", forced=True, reason="lost", renews_keys=True)
+        other = await replaying.plan(handler="shop:mail", forced=True, reason="lost", renews_keys=renews_keys)
+        assert (await replaying.apply(mine)).is_as_planned
+        before = list(shop.keys)
+        with pytest.raises(PlanMoved) as moved:
+            await replaying.apply(other)
+        [differs] = moved.value.differences
+        [called] = mine["effects"]["shop:mail"]["idempotency_keys"]
+        assert called in differs["what"]
+        assert shop.keys == before
+        again = await replaying.plan(handler="shop:mail", forced=True, reason="this one, too", renews_keys=True)
+        assert (await replaying.apply(again)).is_as_planned, "who has seen it may"
+
+
 # case: R15
 async def test_a_second_operator_is_refused(database: Database, broker: Broker) -> None:
     shop = Shop(database, broker, broken={"mail"})
