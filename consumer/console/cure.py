@@ -22,6 +22,12 @@ def unfulfillable(order_id: str, application: str = "default") -> str:
     return command("consumer say fulfilment.unfulfillable", order_id, options=_reasoned(application))
 
 
+def discard(event_id: str, handler: str, application: str = "default") -> str:
+    """Gives up what a handler has not done for an event yet."""
+    options = _reasoned(application, f"--event {quote(event_id)}", f"--handler {quote(handler)}")
+    return command("consumer dead discard", options=options)
+
+
 def lift(customer: str, hold: str, application: str = "default") -> str:
     """Ends a hold on a customer (case A42)."""
     options = _reasoned(application, f"--set {quote(f'id={hold}')}")

@@ -88,6 +88,23 @@ async def test_the_runs_of_a_handler_that_is_gone(desk: Desk, sqlite_ledger: Dat
     await asyncio.to_thread(_gone, desk)
 
 
+# case: R12, F33
+async def test_one_that_waits_is_given_up_by_its_event_and_its_handler(desk: Desk) -> None:
+    """An order that is given back while its handler is still trying."""
+    await asyncio.to_thread(_given_up_while_it_waits, desk)
+
+
+def _given_up_while_it_waits(desk: Desk) -> None:
+    desk.ask("dead", "redrive", "--order", "order-1", "--reason", "repaired", "--yes")
+    for others in (("--event", "evt_1"), ("--handler", "test:picky", "--order", "order-1")):
+        assert desk.ask("dead", "discard", *others, "--reason", "x", "--yes")["found"] == 0, "it is not dead"
+    named = ("--event", "evt_1", "--handler", "test:picky", "--reason", "given back", "--yes")
+    assert desk.ask("dead", "discard", *named)["changed"] == 1
+    assert [run["status"] for run in desk.ask("events", "show", "evt_1")["runs"]] == ["skipped"]
+    assert desk.ask("dead", "discard", "--undo", *named)["changed"] == 1
+    assert [run["status"] for run in desk.ask("events", "show", "evt_1")["runs"]] == ["parked"]
+
+
 @handles("order.paid", name="test:still-there")
 async def still_there(event: Event, ctx: Context) -> None:
     return None

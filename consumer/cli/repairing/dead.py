@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 import typer
@@ -174,8 +175,9 @@ def discard(
     as_json: Json = False,
 ) -> None:
     """Give the dead runs that fit up, so that nothing waits for them; `--undo` takes it back. With `--handler`: also
-    the runs that wait for it, when no worker has it any more."""
-    verb, act = ("restore", dead.restore) if undo else ("discard", dead.discard)
+    the runs that wait for it, when no worker has it any more, or with `--event`, which names one."""
+    is_named = wanted.event_id is not None and wanted.handler is not None
+    verb, act = ("restore", dead.restore) if undo else ("discard", partial(dead.discard, named=is_named))
     waiting_at = run(_now()) if wanted.handler is not None and not undo else None
     wanted = replace(wanted, limit=limit, discarded=undo, waiting_at=waiting_at)
     _act(wanted, everything, reason, yes, as_json, verb, act)
@@ -203,7 +205,7 @@ def _act(
 def _question(verb: str, found: Sequence[DeadRun]) -> str:
     names = ", ".join(sorted({one.handler for one in found}))
     waiting = sum(one.status in (RunStatus.RETRYING, RunStatus.PARKED) for one in found)
-    why = f", {waiting} of them not dead, but waiting for a handler nobody has" if waiting else ""
+    why = f", {waiting} of them not dead, but waiting" if waiting else ""
     return f"{verb} {len(found)} run(s) of {names}{why}?"
 
 

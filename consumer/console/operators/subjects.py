@@ -14,14 +14,17 @@ from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
-from consumer.console.cure import release, unfulfillable
+from consumer.console.cure import discard, release, unfulfillable
 from consumer.console.find import near as near_names
 from consumer.errors import NotFound, TermsDiffer, UsageError
-from consumer.ledger.tables import OutboxRow
+from consumer.ledger.handling.requests import requests
+from consumer.ledger.tables import OutboxRow, RunStatus
+from consumer.plugin import derived_id
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.order import FINDING_OF_HOLD
 from handlers.fulfilment.registration import contradicted, known_terms
+from handlers.fulfilment.store import REQUESTED
 
 OUTBOX: Table = OutboxRow.__table__
 LISTED_MAX = 5
@@ -82,8 +85,27 @@ async def _order(session: AsyncSession, word: str, order_id: str, application: s
         raise UsageError("the order is not paid; fulfilment.marked_paid says that it is")
     if word == "fulfilment.released" and order["requested_at"] is not None:
         raise UsageError("nothing holds the order: its fulfilment was requested", at=order["requested_at"])
-    if word == "fulfilment.unfulfillable" and order["unfulfillable_at"] is not None:
-        raise UsageError("the order counts as unfulfillable already", at=order["unfulfillable_at"])
+    if word == "fulfilment.unfulfillable":
+        if order["unfulfillable_at"] is not None:
+            raise UsageError("the order counts as unfulfillable already", at=order["unfulfillable_at"])
+        if order["requested_at"] is not None:
+            await _may_not_be_sent(session, order_id, application)
+
+
+async def _may_not_be_sent(session: AsyncSession, order_id: str, application: str) -> None:
+    """What was asked for would go out although the money is given back: by its next attempt, or by who replays what is
+    dead. And of what went out nothing is left to be said."""
+    event_id = derived_id(application, REQUESTED, f"order:{order_id}", "order")
+    asked = (await requests(session, application, [event_id])).get(event_id)
+    if asked is None or asked.arrived_at is None:
+        raise UsageError("its fulfilment was requested and is on its way to the handlers: say it again in a moment")
+    states = {handler: state for handler, state in asked.runs.items() if state != RunStatus.SKIPPED}
+    for handler, state in sorted(states.items()):
+        if state != RunStatus.SUCCEEDED:
+            next_ = discard(event_id, handler, application)
+            raise UsageError("it may still be delivered: give that up first", handler=handler, stands=state, next=next_)
+    if states:
+        raise UsageError("the order was fulfilled", by=", ".join(sorted(states)))
 
 
 async def _finding(session: AsyncSession, table: Table, subject: str, kind: str, application: str) -> None:

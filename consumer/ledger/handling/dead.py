@@ -39,7 +39,7 @@ _KEPT = ("application", "event_id", "handler", "blocking", "attempts", "code", "
 @dataclass(frozen=True, kw_only=True)
 class DeadFilter:
     """Which dead runs are meant; None means any. `discarded` means the discarded ones instead. `waiting_at`: the
-    waiting runs of `handler`, too, if as of this time no living worker has it."""
+    waiting runs of `handler`, too, if as of this time no living worker has it, or one event of it is named."""
 
     application: str | None = None
     handler: str | None = None
@@ -216,7 +216,9 @@ def _last_trace() -> Any:
 
 async def _states(session: AsyncSession, wanted: DeadFilter) -> list[Any]:
     state, at, handler = _state(discarded=wanted.discarded), wanted.waiting_at, wanted.handler
-    if at is None or handler is None or not await handlers.gone(session, [handler], at):
+    if at is None or handler is None:
+        return [state]
+    if wanted.event_id is None and not await handlers.gone(session, [handler], at):
         return [state]
     waits = (RunStatus.RETRYING, RunStatus.PARKED)
     return [state, *(and_(lanes.is_status(status), _is_unclaimed(at)) for status in waits)]
@@ -276,15 +278,17 @@ async def redrive(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
     return len(changed)
 
 
-async def discard(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, reason: str, now: datetime) -> int:
-    """Give runs up: they block nothing any more. `restore` takes it back. Takes dead ones, and waiting ones of a
-    handler that no living worker has; returns how many."""
+async def discard(
+    session: AsyncSession, runs: Sequence[DeadRun], *, by: str, reason: str, now: datetime, named: bool = False
+) -> int:
+    """Give runs up: they block nothing any more. `restore` takes it back. Takes dead ones, and waiting ones that nobody
+    works on, of a handler that no living worker has, or that were `named` one by one; returns how many."""
     given_up = {"status": RunStatus.SKIPPED.value, "blocking": False, "updated_at": now}
     died = [run for run in runs if run.status == RunStatus.DEAD.value]
     died = await _change(session, died, _stands(discarded=False), {**given_up, "code": DISCARDED})
     await _settle(session, died, DISCARDED, now)
     gone = await handlers.gone(session, {run.handler for run in runs}, now)
-    waited = [run for run in runs if run.status != RunStatus.DEAD.value and run.handler in gone]
+    waited = [run for run in runs if run.status != RunStatus.DEAD.value and (named or run.handler in gone)]
     unclaimed = {"next_at": None, "claimed_by": None, "claimed_until": None}
     waited = await _change(session, waited, _waits(now), {**given_up, **unclaimed, "code": DISCARDED_WAITING})
     _audit(session, [*died, *waited], "dead.discard", DISCARDED, by=by, reason=reason, now=now)

@@ -6,13 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Table
+from sqlalchemy import Table, update
 
 from consumer.console.operators.vocabulary import RULES, WORDS, checked
 from consumer.console.operators.words import say
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database
-from consumer.ledger.tables import AuditRow
+from consumer.ledger.handling import runs
+from consumer.ledger.handling.runs import Run
+from consumer.ledger.tables import AuditRow, RunRow, RunStatus
 from handlers.access import tables as access
 from handlers.access.tables import ENTITLEMENTS, SOURCES, SUBSCRIPTIONS
 from handlers.fulfilment import tables as fulfilment
@@ -127,7 +129,7 @@ SAID: list[tuple[str, str, dict[str, Any]]] = [
     ("checkout.registered", "new", {"session_id": "s9", "order_id": "new", "expected_amount": "10.50"}),
     ("fulfilment.marked_paid", "new", {}),
     ("fulfilment.released", "held", {}),
-    ("fulfilment.unfulfillable", "paid", {}),
+    ("fulfilment.unfulfillable", "held", {}),
     ("fulfilment.finding_closed", "p1", {"kind": "orphan_payment"}),
     ("access.finding_closed", "S2", {"kind": "unreadable_subscription"}),
     ("access.customer_attached", "S1", {"customer": "c", "source": "resolver"}),
@@ -202,10 +204,43 @@ async def test_a_word_that_could_change_nothing_is_refused(sqlite_ledger: Databa
 async def test_twice_unfulfillable_is_refused(sqlite_ledger: Database, projections: Projections) -> None:
     # case: F33
     await world(projections)
-    await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+    await speak(sqlite_ledger, "fulfilment.unfulfillable", "held")
     await projections.relay()
     with pytest.raises(UsageError, match="already"):
+        await speak(sqlite_ledger, "fulfilment.unfulfillable", "held")
+
+
+async def test_what_may_still_be_delivered_is_not_unfulfillable(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    """Its money would be given back, and the next attempt, or who replays what is dead, would ship it all the same."""
+    # case: F33
+    await world(projections)
+    with pytest.raises(UsageError, match="on its way to the handlers"):
         await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+    [asked] = [one for one in await projections.relay() if one.type == "fulfilment.requested"]
+    run = Run(application="default", event_id=asked.id, handler="shop:ship", seq=1, key=asked.key,
+              status=RunStatus.RETRYING, blocking=True)  # fmt: skip
+    async with sqlite_ledger.transaction() as session:
+        await runs.add(session, [run], START)
+    for status in (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD):
+        await stands(sqlite_ledger, status)
+        with pytest.raises(UsageError) as refused:
+            await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+        assert f"consumer dead discard --event {asked.id} --handler shop:ship" in refused.value.line()
+    await stands(sqlite_ledger, RunStatus.SUCCEEDED)
+    with pytest.raises(UsageError, match="was fulfilled"):
+        await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+    await stands(sqlite_ledger, RunStatus.SKIPPED)
+    await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+    await projections.relay()
+    assert [row["unfulfillable_at"] for row in await projections.rows(ORDERS) if row["order_id"] == "paid"] == [START]
+
+
+async def stands(database: Database, status: RunStatus) -> None:
+    """The one run is in this state."""
+    async with database.transaction() as session:
+        await session.execute(update(RunRow).values(status=status.value))
 
 
 async def test_a_gift_on_its_way_can_be_ended_and_one_that_is_over_cannot(
