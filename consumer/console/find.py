@@ -38,6 +38,8 @@ RUNS: Table = RunRow.__table__
 PLANS: Table = PlanRow.__table__
 ITEMS: Table = PlanItemRow.__table__
 KEYED: Final = tuple(RUNS.c[name] for name in ("application", "event_id", "handler", "key", "status", "updated_at"))
+KINDS: Final = (*mentions.SUBJECTS, "payment", "object")
+"""What aggregates' keys begin with."""
 FOUND_MAX: Final = 20
 NEAR_FROM: Final = 2_000
 NEAR_MAX: Final = 5
@@ -74,6 +76,14 @@ async def find(session: AsyncSession, name: str, *, application: str | None = No
     if not found and name not in mentions.SUBJECTS:  # a kind stands in bodies as such
         found = await _said(session, name, application) or await _awaited(session, name, application)
     return list(dict.fromkeys(found))[:FOUND_MAX]
+
+
+async def find_shown(session: AsyncSession, name: str, *, application: str | None = None) -> list[Found]:
+    """As `find`; also what lists, logs and JSON call `order:A-1`. Where that is a name of its own, it is that."""
+    if found := await find(session, name, application=application):
+        return found
+    kind, _, rest = name.partition(":")
+    return await find(session, rest, application=application) if kind in KINDS and rest else []
 
 
 async def _plan(session: AsyncSession, name: str) -> list[Found]:

@@ -47,12 +47,22 @@ def shop(desk: Desk, environ: dict[str, str]) -> Desk:
         (("order", "--", "-dash"), "-dash"),
         (("order", "--application", "default", "--", "-dash"), "-dash"),
         (("--", "order"), "order"),
+        (("order:A-1",), "A-1"),  # as `dead list`, `events list` and the log name it
+        (("order", "order:A-1"), "A-1"),
+        (("order:order",), "order"),
     ],
 )
 def test_explain_takes_it(shop: Desk, words: tuple[str, ...], order_id: str) -> None:
     done = shop.call("explain", "--json", *words)
     assert done.returncode == 0, done.stderr
     assert f'"order_id": "{order_id}"' in done.stdout
+
+
+def test_find_takes_what_lists_show(shop: Desk) -> None:
+    [found] = shop.ask("find", "order:A-1")["found"]
+    assert (found["kind"], found["subject"]) == ("order", ["order", "A-1"])
+    for nothing in ("order:", "order:A-2", "parcel:A-1"):
+        shop.ask("find", nothing, code=1)
 
 
 def test_what_is_wrong_with_the_settings_is_said_once_however_many_looks_it_takes(shop: Desk, tmp_path: Path) -> None:

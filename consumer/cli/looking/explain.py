@@ -13,7 +13,7 @@ from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain
-from consumer.console.find import Found, find, near
+from consumer.console.find import Found, find_shown, near
 from consumer.console.mentions import SUBJECTS
 from consumer.errors import NotFound, SettingsError, UsageError
 from consumer.ledger.engine.database_time import shared_time
@@ -168,7 +168,7 @@ async def _look(
         try:
             return await explain(session, application, asked, policy, now, has_credentials=has_credentials)
         except NotFound as error:
-            if found_else := await find(session, asked[1], application=application):
+            if found_else := await find_shown(session, asked[1], application=application):
                 return found_else
             require_application(application, settings)
             alike = await near(session, asked[1], application=application)

@@ -12,7 +12,7 @@ from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.cure import command
-from consumer.console.find import Found, find, near
+from consumer.console.find import Found, find_shown, near
 from consumer.errors import NotFound
 from consumer.settings import Settings
 
@@ -45,7 +45,7 @@ def show_found(found: Sequence[Found], as_json: bool, *, but: tuple[str, str] | 
 async def look_up(settings: Settings, name: str, application: str | None) -> list[Found]:
     """Everything of this name. Raises NotFound that says what is near, UsageError for an unknown application."""
     async with ledger(settings) as database, database.reading() as session:
-        found = await find(session, name, application=application)
+        found = await find_shown(session, name, application=application)
         if found:
             return found
         if application is not None:

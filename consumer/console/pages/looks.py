@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.event_view import attempt_document, event_document, payload_of, run_document
 from consumer.console.explain import explain
-from consumer.console.find import Found, find, near
+from consumer.console.find import Found, find_shown, near
 from consumer.console.mentions import SUBJECTS
 from consumer.console.pages.desk import DESK
 from consumer.console.pages.render import link, page
@@ -55,7 +55,7 @@ async def _named(
     request: web.Request, session: AsyncSession, name: str, application: str | None, *, but: str | None = None
 ) -> web.Response:
     """What has this name, and to the one page that tells of it, if that is not the page that led here (`but`)."""
-    found = await find(session, name, application=application) if name not in SUBJECTS else []
+    found = await find_shown(session, name, application=application) if name not in SUBJECTS else []
     ways = list(dict.fromkeys(_way(one) for one in found))
     if len(ways) == 1 and ways[0] is not None and ways[0] != but:
         raise web.HTTPSeeOther(ways[0])
