@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Table, and_, func, select, text, union
+from sqlalchemy import Select, Table, and_, func, select, text, true, union
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among
@@ -119,10 +119,13 @@ async def _paid_there(session: AsyncSession, keys: Collection[tuple[str, str]]) 
 
 
 def _open(handler: str, status: str) -> Select[Any]:
+    """Of a merchant's handler those that were asked to fulfil: it may want other events, too, and have far more of
+    them."""
     event = and_(EVENTS.c.application == RUNS.c.application, EVENTS.c.id == RUNS.c.event_id)
-    told = [select(column).where(event).scalar_subquery() for column in (EVENTS.c.type, EVENTS.c.received_at)]
-    wanted = select(RUNS.c.application, RUNS.c.event_id, *told, RUNS.c.key)
-    return wanted.where(lanes.is_status(RunStatus(status)), RUNS.c.handler == handler).limit(NEWEST)
+    type_, at = (select(column).where(event).scalar_subquery() for column in (EVENTS.c.type, EVENTS.c.received_at))
+    wanted = select(RUNS.c.application, RUNS.c.event_id, type_, at, RUNS.c.key)
+    counts = true() if handler in (PROVES, OBSERVES) else type_ == REQUESTED
+    return wanted.where(lanes.is_status(RunStatus(status)), RUNS.c.handler == handler, counts).limit(NEWEST)
 
 
 def _unhandled(taken_until: int) -> Select[Any]:

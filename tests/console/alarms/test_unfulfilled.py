@@ -116,6 +116,27 @@ async def test_a_run_that_is_not_done_waits(database: Database, status: str) -> 
     assert await waiting(database) == {("default", status): (1, timedelta(days=1))}
 
 
+@pytest.mark.parametrize("status", ["retrying", "parked", "dead"])
+async def test_it_is_seen_behind_all_else_that_its_handler_has_not_done(
+    database: Database, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler of `*` that broke has far more runs than are looked at."""
+    monkeypatch.setattr(unfulfilled_, "NEWEST", 2)
+    orders = Projections(database, MODULE, options={"matching": "off"})
+    others = [said("product.created", f"evt_{number}") for number in range(3)]
+    await orders.feed(*others, said("order.paid", "evt_9", order_id="A1"))
+    made = [
+        Run(application="default", event_id=one.id, handler="shop:ship0", seq=0, key=f"a{one.id}", next_at=START,
+            status=RunStatus(status), blocking=False)
+        for one in others
+    ]  # fmt: skip
+    async with database.transaction() as session:
+        await runs_.add(session, made, START)
+    await orders.relay()
+    await ran(database, "A1", status)
+    assert await waiting(database) == {("default", status): (1, timedelta(days=1))}
+
+
 async def test_a_held_order_waits(database: Database) -> None:
     # case: O5, F20, F21
     orders = Projections(database, MODULE, options={"matching": "on"})
