@@ -224,10 +224,14 @@ class Dispatcher:
             )
             if is_held or self._ahead.is_stuck(name, self._clock.monotonic()) or self._may_be_lost(name):
                 back = self._ahead.clear(name)
-                for run in back:
-                    self._claimed.pop(run.id, None)  # first: what cannot be given back now ends with its lease
-                async with self._database.transaction() as session:
-                    await runs.give_back(session, [run.id for run in back], worker=self._worker)
+                try:
+                    async with self._database.transaction() as session:
+                        await runs.give_back(session, [run.id for run in back], worker=self._worker)
+                finally:
+                    # Not before: claimed anew meanwhile, it would be begun, and given back under way. And whatever
+                    # comes of it: what cannot be given back now ends with its lease.
+                    for run in back:
+                        self._claimed.pop(run.id, None)
                 self.wake()
 
     def _may_be_lost(self, name: str) -> bool:

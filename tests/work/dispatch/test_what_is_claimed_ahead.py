@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -225,6 +226,59 @@ async def test_a_claim_that_was_under_way_while_others_were_renewed(
         await found.renew_claims()
         assert not found._may_be_lost(one.name)
     finally:
+        await shop.close()
+
+
+async def test_what_is_being_given_back_is_not_begun(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was stopped for a while gives back what may be another's, and looks for work beside that: what it
+    claims anew just then must not lose its claim to the former giving back, while its handler is at it."""
+    begun, gate = Counter[str](), asyncio.Event()
+
+    @handles("order.paid", name="test:slow")
+    async def slow(event: Event, ctx: Context) -> None:
+        begun[event.id] += 1
+        await gate.wait()
+
+    found = declared(slow)
+    assert found is not None
+    shop = Live(database, {}, application="default", more=[found])
+    late = asyncio.Event()
+
+    class Late:
+        """The ledger, whose first transaction comes late."""
+
+        dialect = database.dialect
+        reading = database.reading
+
+        @asynccontextmanager
+        async def transaction(self) -> AsyncIterator[Any]:
+            monkeypatch.setattr(it, "_database", database)
+            await late.wait()
+            async with database.transaction() as session:
+                yield session
+
+    it = shop._dispatcher
+    try:
+        it.paused = frozenset({found.name})
+        await shop.arrive(order_paid(1))
+        async with database.transaction() as session:
+            mine = await runs.claim(session, handler=found.name, worker=it._worker, limit=1, now=shop.clock.now(),
+                                    lease_s=CLAIM_LEASE_S)  # fmt: skip
+        it.take([Claimed(run=one, event=order_paid(1), at_s=shop.clock.monotonic()) for one in mine])
+        shop.clock.advance(CLAIM_LEASE_S + 1)
+        monkeypatch.setattr(it, "_database", Late())
+        giving_back = asyncio.create_task(it.renew_claims())
+        await eventually(lambda: it._database is database)
+        it.paused = frozenset()
+        await it._claim()
+        late.set()
+        await giving_back
+        async with database.transaction() as session:
+            others = await runs.claim(session, handler=found.name, worker="another", limit=1, now=shop.clock.now(),
+                                      lease_s=CLAIM_LEASE_S)  # fmt: skip
+        assert begun.total() + len(others) == 1, "two would be at it"
+    finally:
+        gate.set()
         await shop.close()
 
 
