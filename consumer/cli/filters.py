@@ -25,8 +25,8 @@ T = TypeVar("T")
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
-Since = Annotated[str | None, typer.Option(help="From this time on: ISO-8601, or 2h, 3d ago.")]
-Until = Annotated[str | None, typer.Option(help="Before this time: ISO-8601, or 2h, 3d ago.")]
+Since = Annotated[str | None, typer.Option(help="From this time on: ISO-8601 (UTC without a zone), or 2h, 3d ago.")]
+Until = Annotated[str | None, typer.Option(help="Before this time: ISO-8601 (UTC without a zone), or 2h, 3d ago.")]
 Type = Annotated[str | None, typer.Option("--type", help="Event type; `order.*` is allowed.")]
 HandlerName = Annotated[str | None, typer.Option("--handler", help="Handler name.")]
 Status = Annotated[str | None, typer.Option(help="Status of a run.")]
@@ -47,16 +47,26 @@ def more_line(limit: int) -> str:
     return f"there is more: these are the newest {limit} (--limit)"
 
 
-def moments(*texts: str | None) -> tuple[datetime | None, ...]:
-    """Each as `parse_moment` says. How long ago is reckoned by the ledger's clock, which is asked where somebody says
-    so: this machine's may be wrong. Raises UsageError, LedgerError."""
+def moments(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
+    """Both as `parse_moment` says. How long ago, and what has not come yet, is reckoned by the ledger's clock, which is
+    asked where that matters: this machine's may be wrong. Raises UsageError, LedgerError."""
     from consumer.cli.process import time_there  # nobody needs it who says no such thing
 
-    found = tuple(parse_moment(text, datetime.now(UTC)) for text in texts)  # what is no time is said before it is asked
-    if not any(_AGO.match(text) for text in texts if text is not None):
-        return found
-    now = time_there()
-    return tuple(parse_moment(text, now) for text in texts)
+    now = datetime.now(UTC)
+    begin, end = parse_moment(since, now), parse_moment(until, now)  # what is no time is said before it is asked
+    if any(_AGO.match(text) for text in (since, until) if text is not None) or (begin is not None and begin > now):
+        now = time_there()
+        begin, end = parse_moment(since, now), parse_moment(until, now)
+    require_window(begin, end, now)
+    return begin, end
+
+
+def require_window(begin: datetime | None, end: datetime | None, now: datetime) -> None:
+    """Raises UsageError for a window in which nothing can lie: that nothing fits would be no answer."""
+    if begin is not None and begin > now:
+        raise UsageError("--since has not come yet; a time without a zone is UTC", now=f"{now:%Y-%m-%dT%H:%M:%SZ}")
+    if begin is not None and end is not None and end <= begin:
+        raise UsageError("--until must be later than --since")
 
 
 def parse_moment(text: str | None, now: datetime) -> datetime | None:

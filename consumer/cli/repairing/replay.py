@@ -25,6 +25,7 @@ from consumer.cli.filters import (
     more_line,
     page,
     parse_moment,
+    require_window,
 )
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_for, settings_looking
@@ -112,6 +113,7 @@ async def _plan(
         clock = await shared_clock(database)
         now = clock.now()
         wanted = replace(wanted, since=parse_moment(since, now), until=parse_moment(until, now))
+        require_window(wanted.since, wanted.until, now)
         check_names(wanted, settings)
         async with database.reading() as session:
             wanted = await with_belongings(session, wanted)

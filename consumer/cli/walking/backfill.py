@@ -12,7 +12,7 @@ import typer
 from consumer.app.commands.walking import Syncing, open_syncing
 from consumer.app.sync_parts import sync_policy
 from consumer.cli.consent import Yes, consent
-from consumer.cli.filters import Application, Since, Until, parse_moment
+from consumer.cli.filters import Application, Since, Until, parse_moment, require_window
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, settings_for, time_there
 from consumer.cli.walking.certificate import CertificateFile, certify
@@ -59,7 +59,7 @@ def backfill(
         if any((begin, end, full, seed, dry_run, certificate, application)):
             raise UsageError("--verify FILE goes alone")
         raise typer.Exit(verify_certificate(verify, output))
-    _check_window(begin, end, now)
+    require_window(begin, end, now)
     if certificate is not None:
         if begin is None or full or seed or dry_run:
             raise UsageError("--certificate goes with --since and --until only")
@@ -82,14 +82,6 @@ def _now(*times: str | None) -> datetime:
         return time_there()
     except LedgerError:
         return ours
-
-
-def _check_window(begin: datetime | None, end: datetime | None, now: datetime) -> None:
-    """Raises UsageError for a window in which nothing can lie."""
-    if begin is not None and begin > now:
-        raise UsageError("--since has not come yet")
-    if begin is not None and end is not None and end <= begin:
-        raise UsageError("--until must be later than --since")
 
 
 async def _backfill(options: BackfillOptions, application: str | None, output: Output, *, yes: bool) -> int:

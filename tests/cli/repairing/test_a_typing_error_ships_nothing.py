@@ -52,6 +52,22 @@ def test_what_nobody_has_is_no_empty_answer(desk: Desk, words: tuple[str, ...], 
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", [("events", "list"), ("dead", "list"), ("replay", "plan")])
+@pytest.mark.parametrize(
+    ("window", "said"),
+    [
+        (("--since", "2999-01-01T03:00"), "--since has not come yet; a time without a zone is UTC (now=20"),
+        (("--since", "2h", "--until", "3h"), "--until must be later than --since"),
+    ],
+)
+def test_a_window_in_which_nothing_lies_is_no_empty_answer(
+    desk: Desk, words: tuple[str, str], window: tuple[str, ...], said: str
+) -> None:
+    """A local time that was typed as it stands on the wall, east of Greenwich; two times the wrong way round."""
+    desk.call("db", "upgrade")
+    assert said in desk.ask(*words, *window, code=2)
+
+
 @pytest.fixture
 def sold(desk: Desk, environ: dict[str, str]) -> Desk:
     """An order `order-1` was paid."""
