@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,10 @@ from consumer.telemetry.metrics import Metrics
 ROLE: Final = "archive"
 """The lease of whoever writes archives: one process at a time."""
 EVERY: Final = timedelta(days=1)
+LATE: Final = timedelta(days=2)
+"""No pass has come to its end for so long: it hangs, in a folder on a server that is away, or a plan that was left half
+applied keeps it waiting."""
+NOT_ENDED: Final = "archive_not_ended"
 LOOK_EVERY_S: Final = 300.0
 
 _log = structlog.get_logger(__name__)
@@ -50,7 +54,9 @@ class Retention:
         stopping = asyncio.create_task(stop.wait())
         while not stop.is_set():
             looking = asyncio.create_task(self._look())
-            await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            both = (looking, stopping)
+            while not (await asyncio.wait(both, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                await self._note_late()
             looking.cancel()  # a pass that is stopped has lost nothing
             [outcome] = await asyncio.gather(looking, return_exceptions=True)
             if isinstance(outcome, Exception):
@@ -60,10 +66,27 @@ class Retention:
             await rest(self._clock, LOOK_EVERY_S, stop)
         await stopping
 
-    async def _look(self) -> None:
+    async def _note_late(self) -> None:
+        """Beside a pass that is under way."""
+        try:
+            await self._last()
+        except ConsumerError as error:
+            self._blind.lasts(error)
+
+    async def _last(self) -> tuple[passes.LastPass, datetime]:
+        """How the last pass ended, shown; that none does any more is kept for `status`. And what time it is."""
         async with self._database.reading() as session:
             last, now = await passes.load(session), await shared_time(session)
+        since = last.done_at or last.began_at
+        if last.code is None and since is not None and now - since > LATE:
+            last = replace(last, code=NOT_ENDED)
+            self._failed.lasts(NOT_ENDED)
+            await self._keep(last)
         self._show(last)
+        return last, now
+
+    async def _look(self) -> None:
+        last, now = await self._last()
         if last.done_at is None or now - last.done_at >= EVERY:
             with suppress(AnotherLeads):
                 await self._leader.once(self._pass)

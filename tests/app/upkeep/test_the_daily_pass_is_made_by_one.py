@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from consumer.app.upkeep import retention
 from consumer.app.upkeep.retention import Retention
+from consumer.archive.prune import Prune, Pruned
 from consumer.clock import SystemClock
+from consumer.errors import ArchiveWaits
 from consumer.ledger import Database
 from consumer.ledger.archiving import passes
 from consumer.telemetry.metrics import Metrics
@@ -27,8 +30,8 @@ DAY = timedelta(days=1)
 @asynccontextmanager
 async def running(database: Database, folder: Path, holder: str) -> AsyncIterator[Metrics]:
     stop, metrics = asyncio.Event(), Metrics()
-    retention = Retention(database, folder=folder, age=DAY, holder=holder, clock=SystemClock(), metrics=metrics)
-    task = asyncio.create_task(retention.run(stop))
+    daily = Retention(database, folder=folder, age=DAY, holder=holder, clock=SystemClock(), metrics=metrics)
+    task = asyncio.create_task(daily.run(stop))
     try:
         yield metrics
     finally:
@@ -73,6 +76,39 @@ async def test_a_folder_that_cannot_be_written_is_told(sqlite_ledger: Database, 
     assert all(row["archive"] is None for row in await rows(sqlite_ledger, EVENTS))
     said = await asyncio.to_thread(desk.call, "status", "--json")
     assert '"archive_failing"' in said.stdout
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_that_no_pass_comes_to_its_end_is_told(
+    sqlite_ledger: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """One hangs, in a folder on a server that is away; or each waits for a plan that was left half applied."""
+
+    async def never(_: Prune, before: object) -> Pruned:
+        if not hangs:
+            raise ArchiveWaits
+        await asyncio.Event().wait()
+        return Pruned()
+
+    monkeypatch.setattr(Prune, "run", never)
+    monkeypatch.setattr(retention, "LOOK_EVERY_S", 0.05)
+    ago = datetime.now(UTC) - retention.LATE
+    async with sqlite_ledger.transaction() as session:
+        await passes.keep(session, passes.LastPass(began_at=ago + timedelta(seconds=2)))
+
+    async def told() -> bool:
+        return (await last(sqlite_ledger)).code == "archive_not_ended"
+
+    async with running(sqlite_ledger, tmp_path / "kept", "one") as metrics:
+        await eventually(told, within_s=30)
+        await eventually(lambda: metrics.registry.get_sample_value("consumer_archive_failing") == 1)
+        monkeypatch.undo()
+
+    async def over() -> bool:
+        return (await last(sqlite_ledger)).code is None
+
+    async with running(sqlite_ledger, tmp_path / "kept", "two"):
+        await eventually(over, within_s=30)
 
 
 @pytest.mark.slow

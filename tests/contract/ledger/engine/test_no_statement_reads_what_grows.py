@@ -68,7 +68,7 @@ MANY: Mapping[str, str] = {
     "console.explain.explain_subscription": "dead runs that block nothing, among all that are dead",
     "console.alarms.queues.findings": "what waits for a person, by age",
     "console.alarms.queues.queues": "what waits for a person, counted by kind",
-    "console.alarms.unfulfilled.unfulfilled": "the 10,000 that wait for longest, of each handler",
+    "console.alarms.unfulfilled.unfulfilled": "of what waits the 10,000 first requests, of each handler",
     "console.alarms.unread.unread": "a count, up to COUNT_MAX",
     "ledger.handling.dead.search": "what waits for a person, by arrival, whatever the handler",
     "ledger.handling.dead.totals": "a count, up to COUNT_MAX; what `dead list` shows fewer of than there are",
