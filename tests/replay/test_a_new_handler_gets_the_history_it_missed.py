@@ -5,6 +5,8 @@ from __future__ import annotations
 from consumer.broker import Broker
 from consumer.broker.base import Message
 from consumer.ledger import Database
+from consumer.ledger.handling import dead
+from consumer.ledger.handling.dead import DeadFilter
 from consumer.plugin import Context, Event, handles
 from consumer.wire import SEED, pack_event
 from tests.replay.stage import Shop
@@ -47,3 +49,40 @@ async def test_pairs_that_never_ran(database: Database, broker: Broker) -> None:
         assert counted["emits"] == {"order.tallied": 2}
         assert (await new.replaying().apply(counted)).is_as_planned
     assert new.keys == [], "the others did nothing"
+
+
+# case: B30, R5
+async def test_what_was_taken_in_as_history_is_not_forced_either(database: Database, broker: Broker) -> None:
+    """Else "all of this week once more" would deliver what somebody else has delivered before the first walk."""
+    shop = Shop(database, broker)
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    seeded = pack_event(order_paid("old"), plan=SEED)
+    await broker.publish_many(TOPIC, [Message(key=seeded.key, value=seeded.value, headers=seeded.headers)])
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "succeeded", 1))
+        await eventually(lambda: work.count("shop:mail", "skipped", 1))
+        await eventually(lambda: work.count("shop:book", "succeeded", 2))
+        before = list(shop.keys)
+        for name in ("shop:mail", "shop:book"):
+            plan = await shop.replaying().plan(handler=name, forced=True, reason="all once more")
+            assert (plan["actions"], plan["refused"]) == ({"rerun": 1}, {"seeded": 1}), name
+        assert (await shop.replaying().apply(plan)).is_as_planned
+        named = await shop.replaying().plan(handler="shop:mail", status="skipped", forced=True, reason="and those")
+        assert (named["actions"], named["refused"]) == ({}, {"seeded": 1})
+    assert shop.keys == before
+
+
+# case: R5, R10
+async def test_what_was_given_up_is_forced_by_its_name_only(database: Database, broker: Broker) -> None:
+    """Somebody decided that it is not to be done: its money was given back."""
+    shop = Shop(database, broker)
+    async with shop.with_dead_mail() as work:
+        async with database.transaction() as session:
+            found = await dead.search(session, DeadFilter(handler="shop:mail"))
+            assert await dead.discard(session, found, by="ann", reason="given back", now=work.clock.now()) == 1
+        plan = await shop.replaying().plan(handler="shop:mail", forced=True, reason="all once more")
+        assert (plan["actions"], plan["left_alone"]) == ({}, {"shop:mail": {"skipped": 1}})
+        plan = await shop.replaying().plan(handler="shop:mail", status="skipped", forced=True, reason="paid again")
+        assert (await shop.replaying().apply(plan)).is_as_planned
+    assert shop.sent()["mail"] == 1

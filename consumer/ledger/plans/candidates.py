@@ -38,7 +38,8 @@ ACTIONS: Final[Mapping[str, Action]] = {
 @dataclass(frozen=True, kw_only=True)
 class PlanFilter:
     """What a plan is about; None means any. Times are of an event's arrival. `status`, `fingerprint` and `code` are of
-    runs. `forced`: also what succeeded, or was skipped. `also`: (application, key) of what belongs to the subscription
+    runs. `forced`: also what succeeded; what was skipped (given up, say) only where `status` names it, and never what
+    was taken in as history (case B30). `also`: (application, key) of what belongs to the subscription
     or the customer, and whose events mostly do not say so."""
 
     since: datetime | None = None
@@ -62,7 +63,7 @@ class PlanFilter:
         if self.status is not None:
             return (self.status,)
         dead = (RunStatus.DEAD.value,)
-        return (*dead, RunStatus.SUCCEEDED.value, RunStatus.SKIPPED.value) if self.forced else dead
+        return (*dead, RunStatus.SUCCEEDED.value) if self.forced else dead
 
     @property
     def takes_new(self) -> bool:
@@ -141,6 +142,7 @@ def _pair(row: Any, action: Action, handler: str | None = None) -> Pair:
 
 _WAITING: Final = frozenset({RunStatus.DEAD, RunStatus.RETRYING, RunStatus.PARKED})
 """The states that have an index of their own."""
+_PLAN: Final = func.coalesce(_RUNS.c.plan, "")
 _OF_EVENT: Final = (_EVENTS.c.seq, _EVENTS.c.application, _EVENTS.c.id, _EVENTS.c.key, _EVENTS.c.type)
 _SAME: Final = and_(_EVENTS.c.application == _RUNS.c.application, _EVENTS.c.id == _RUNS.c.event_id)
 _TYPE: Final = select(_EVENTS.c.type).where(_SAME).correlate(_RUNS).scalar_subquery()
@@ -237,7 +239,7 @@ def _type_is(column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
 def _not_seeded() -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     """Not history that was taken in without effects: a replay is no way around that (case B30)."""
     # Of an event's own runs and emissions: in words that no index of plans is for.
-    run = select(_RUNS.c.event_id).where(_SAME, func.coalesce(_RUNS.c.plan, "") == SEED).limit(1)
+    run = select(_RUNS.c.event_id).where(_SAME, _PLAN == SEED).limit(1)
     emitted = and_(_OUTBOX.c.application == _EVENTS.c.application, _OUTBOX.c.event_id == _EVENTS.c.id)
     derived = select(_OUTBOX.c.seq).where(emitted, func.coalesce(_OUTBOX.c.plan, "") == SEED).limit(1)
     return run.scalar_subquery().is_(None), derived.scalar_subquery().is_(None)
@@ -296,7 +298,8 @@ def _run_conditions(wanted: PlanFilter) -> list[Any]:
         _RUNS.c.fingerprint: wanted.fingerprint,
         _RUNS.c.code: wanted.reason_code,
     }
-    return [column == value for column, value in exact.items() if value is not None]
+    found = [column == value for column, value in exact.items() if value is not None]
+    return [*found, _PLAN != SEED] if wanted.forced else found
 
 
 async def _followers(session: AsyncSession, found: Sequence[Pair], limit: int) -> tuple[list[Pair], bool]:
@@ -351,15 +354,16 @@ def _count(found: dict[str, Counter[str]], rows: Sequence[Row[*tuple[Any, ...]]]
 
 async def seeded(session: AsyncSession, wanted: PlanFilter, types: Collection[str]) -> int:
     """How many events would fit, were they not history taken in without effects; counted up to COUNTED_MAX."""
-    if not wanted.takes_new:
+    if wanted.handler is None or not (wanted.takes_new or wanted.forced):
         return 0
     is_seeded = not_(and_(*_not_seeded()))
     named = await _named(session, wanted)
+    ran = _run_of(wanted.handler)
     fits = (
         *_conditions(wanted),
         *named,
         _wants(wanted, types),
-        _run_of(wanted.handler).is_(None),
+        or_(ran.is_(None), _run_of(wanted.handler, _PLAN) == SEED) if wanted.forced else ran.is_(None),
         is_seeded,
     )
     return await up_to(session, select(_EVENTS.c.seq).where(*fits), COUNTED_MAX)
