@@ -46,7 +46,7 @@ class Planner:
         """Freeze what fits, predict it, store both; returns the plan as it is shown. Nothing else is written.
 
         Raises PlanRefused for an event that was never proved, or is a test (case R9), NotFound for a handler nobody
-        has.
+        has, UsageError for one that is not installed here.
         """
         now = self.clock.now()
         wanted = replace(wanted, until=min(wanted.until or now, now))
@@ -81,7 +81,20 @@ class Planner:
         async with self.database.reading() as session:
             if wanted.event is not None:
                 await _refuse_unproved(session, wanted.event)
-            return await candidates.pairs(session, wanted, types, ITEMS_MAX)
+            found, is_more = await candidates.pairs(session, wanted, types, ITEMS_MAX)
+            await self._require_installed(session, found)
+        return found, is_more
+
+    async def _require_installed(self, session: AsyncSession, pairs: Sequence[Pair]) -> None:
+        """Raises UsageError for a handler that a worker has, and this process has not: the plan would say that its runs
+        wait, and they would be done. One that nobody has is waited for, as it says."""
+        unknown = {pair.handler for pair in pairs if self.predictor.handlers.get(pair.handler) is None}
+        if unknown and (there := unknown & await handlers.living(session, self.clock.now())):
+            raise UsageError(
+                "`work` has this handler, and it is not installed here: what it would do cannot be said. Plan and "
+                "apply where it is",
+                handler=", ".join(sorted(there)),
+            )
 
     def _types(self, wanted: PlanFilter) -> tuple[str, ...]:
         if wanted.handler is None:

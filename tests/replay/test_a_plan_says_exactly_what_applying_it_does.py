@@ -9,15 +9,19 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from consumer.broker import Broker
+from consumer.errors import UsageError
 from consumer.ledger import Database
-from consumer.ledger.handling import events
-from consumer.plugin import Context, Event, handles, idempotency_key
+from consumer.ledger.handling import events, handlers
+from consumer.ledger.tables import HandlerRow
+from consumer.plugin import Context, Event, declared, handles, idempotency_key
 from consumer.replay import plan as planning
+from consumer.work.registry import Registry
 from tests.replay.stage import Shop, all_relayed, tables
+from tests.support.handling.replaying import Replaying
 from tests.support.ports import eventually
 from tests.work.workshop import AT, order_paid
 
@@ -61,6 +65,31 @@ async def test_the_dead_are_done_again_and_nothing_else(database: Database, brok
         assert (again["runs"], again["effects"]["shop:mail"]["skipped"]) == (0, 4), (
             "nothing is left; what succeeded is counted"
         )
+
+
+# case: R2
+async def test_where_a_handler_is_not_installed_nothing_is_said_of_it(database: Database, broker: Broker) -> None:
+    """In a shell beside the workers' the plan said that its runs would wait, and applying it mailed."""
+    shop = Shop(database, broker)
+    elsewhere = Replaying(shop.workshop(), Registry([]))
+    async with shop.with_dead_mail() as work:
+        mine = await shop.replaying().plan()
+        for asked in (elsewhere.plan(), elsewhere.apply(mine)):
+            with pytest.raises(UsageError, match="not installed here"):
+                await asked
+    async with database.transaction() as session:  # and then nobody has it any more
+        other = declared(unheard)
+        assert other is not None
+        ago = work.clock.now() - timedelta(seconds=2 * handlers.LIVE_S)
+        await session.execute(update(HandlerRow).values(last_seen_at=ago))
+        await handlers.register(session, [other], work.clock.now())
+        assert await handlers.gone(session, ["shop:mail"], work.clock.now())
+    assert (await elsewhere.plan())["effects"]["shop:mail"]["no_handler"] == 1, "it is waited for"
+
+
+@handles("order.paid", name="shop:unheard")
+async def unheard(event: Event, ctx: Context) -> None:
+    """Another worker's."""
 
 
 # case: R1

@@ -114,7 +114,7 @@ async def test_each_filter_is_of_exactly_what_it_names(history: History) -> None
         (("--subscription", "nope-1"), 1, "nothing is known of this subscription"),
         (("--customer", "nobody"), 1, "nothing is known of this customer"),
         (("--application", "nope"), 2, "there is no such application"),
-        (("--since", "2h", "--until", "3h"), 2, "nothing lies between"),
+        (("--since", "2h", "--until", "3h"), 2, "--until must be later"),
         (("--new-effect-key",), 2, "goes with --force"),
     ],
 )

@@ -129,7 +129,12 @@ async def test_what_would_be_parked_is_told_with_the_event_before_it(
     said = await asyncio.to_thread(desk.call, "replay", "show", whole["id"], "--items")
     assert key in said.stdout
 
-    elsewhere = await asyncio.to_thread(desk.call, "replay", "plan", "--event", "evt_1")
+    words = ("replay", "plan", "--event", "evt_1")
+    told = await asyncio.to_thread(desk.ask, *words, code=2)
+    assert "`work` has this handler, and it is not installed here" in told
+    async with sqlite_ledger.transaction() as session:  # and then another deploy's workers alone live
+        await session.execute(text("UPDATE handlers SET last_seen_at = '2026-01-01' WHERE name = 'shop:mail'"))
+    elsewhere = await asyncio.to_thread(desk.call, *words)
     assert "shop:mail: no such handler is installed here; 1 run(s) would wait for it" in elsewhere.stdout
 
 
