@@ -13,6 +13,8 @@ AGREES = timedelta(seconds=2)
 PACE_SHARE = 0.1
 TICK_S, TICKS_FROM_S = 1.0, 0.25
 _STARTED_S = time.monotonic()
+_STEPS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Seconds that passed; on Linux those for which the machine slept, too."""
 
 
 class Clock(Protocol):
@@ -39,8 +41,8 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """See Clock."""
-        return time.monotonic()
+        """See Clock. A lease runs out while the machine sleeps, too."""
+        return time.clock_gettime(_STEPS)
 
     async def sleep(self, seconds: float) -> None:
         """See Clock."""
@@ -49,16 +51,23 @@ class SystemClock:
 
 class SharedClock:
     """The machine's steps, by the time that all processes agree on: whoever asked somebody else what time it is says so
-    with `follow`. A machine whose clock is wrong then delays nothing, and does nothing too soon. `ahead`: how much the
-    machine's time is later than that."""
+    with `follow`. A machine whose clock is wrong then delays nothing, and does nothing too soon. One whose clock is set
+    while this one runs moves it no more than that: until it is followed again, the seconds that passed tell the time.
+    `ahead`: how much the machine's time is later than that."""
 
     def __init__(self, machine: Clock | None = None) -> None:
         self._machine: Clock = machine or SystemClock()
+        self._followed: tuple[datetime, float] | None = None
         self.ahead = timedelta(0)
 
     def now(self) -> datetime:
         """See Clock."""
-        return self._machine.now() - self.ahead
+        wall = self._machine.now()
+        if self._followed is not None:
+            seen, seen_s = self._followed
+            steady = seen + timedelta(seconds=self._machine.monotonic() - seen_s)
+            wall = wall if -AGREES < wall - steady < AGREES else steady
+        return wall - self.ahead
 
     def monotonic(self) -> float:
         """See Clock."""
@@ -73,12 +82,15 @@ class SharedClock:
         question and now: what those two leave possible moves nothing, however long the answer took."""
         asked = self._machine.now()
         shared = await ask()
-        earliest, latest = sorted((asked - shared, self._machine.now() - shared))
-        if earliest - AGREES < self.ahead < latest + AGREES:
-            return False
-        agrees = earliest - AGREES < timedelta(0) < latest + AGREES
-        self.ahead = timedelta(0) if agrees else (earliest + latest) / 2
-        return True
+        seen = (self._machine.now(), self._machine.monotonic())
+        earliest, latest = sorted((asked - shared, seen[0] - shared))
+        moves = not earliest - AGREES < self.ahead < latest + AGREES
+        if moves:
+            agrees = earliest - AGREES < timedelta(0) < latest + AGREES
+            self.ahead = timedelta(0) if agrees else (earliest + latest) / 2
+        if moves or self._followed is None or latest - earliest < AGREES:  # else it may have been set meanwhile
+            self._followed = seen
+        return moves
 
 
 class DrivenClock:

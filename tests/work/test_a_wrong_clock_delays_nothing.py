@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,7 @@ from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import ObservationRow, ReadRow, RunStatus
-from consumer.plugin import Context, Emission, Event, ReadRequest, handles
+from consumer.plugin import Context, Emission, Event, ReadRequest, RetryLater, handles
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
 from consumer.settings import Role, Settings, load_settings
@@ -122,6 +123,53 @@ async def test_a_machine_that_is_wrong_is_followed_although_the_answer_took_long
 
     assert await clock.follow(told_late)
     assert clock.now() == NOW + timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("off", [timedelta(hours=1), timedelta(minutes=-1), timedelta(days=400)])
+async def test_one_that_is_set_meanwhile_moves_nothing(off: timedelta) -> None:
+    """Before it is followed, by what it was, and after that by the time that was told."""
+    machine = RightClock()
+    clock = SharedClock(machine)
+
+    async def right() -> datetime:
+        return datetime.now(UTC)
+
+    def error() -> timedelta:
+        return abs(clock.now() - datetime.now(UTC))
+
+    assert not await clock.follow(right)
+    for late in (off, timedelta(0)):
+        machine.late = late
+        assert error() < AGREES
+        assert await clock.follow(right)
+        assert error() < AGREES
+
+
+async def test_one_that_stood_still_while_it_was_followed_is_right_with_the_next_answer() -> None:
+    class Stopped(RightClock):
+        for_s = 0.0
+
+        def monotonic(self) -> float:
+            return super().monotonic() + self.for_s
+
+    machine = Stopped()
+    clock = SharedClock(machine)
+
+    async def right() -> datetime:
+        return datetime.now(UTC)
+
+    machine.for_s = 30.0  # as if it had stood still between its two looks
+    await clock.follow(right)
+    machine.for_s = 0.0
+    await clock.follow(right)
+    assert abs(clock.now() - datetime.now(UTC)) < AGREES
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no such clock here")
+def test_seconds_for_which_the_machine_slept_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {time.CLOCK_BOOTTIME: 90.0, time.CLOCK_MONOTONIC: 60.0}
+    monkeypatch.setattr(time, "clock_gettime", clocks.__getitem__)
+    assert SystemClock().monotonic() == 90.0
 
 
 async def test_a_process_follows_the_ledger(tmp_path: Path) -> None:
@@ -257,6 +305,35 @@ async def test_work_does_what_is_due_by_the_ledgers_time_and_nothing_before(
             await eventually(lambda: {"timer:due", "run:due"} <= set(took), within_s=30)
     assert set(took) == {"timer:due", "run:due"}
     assert all(is_now(at) for at in took.values())
+
+
+@pytest.mark.parametrize("off", [timedelta(0)])
+async def test_what_is_tried_again_while_the_clock_is_set_ahead_is_not_put_off(
+    database: Database, database_url: str, tmp_path: Path, machine: RightClock
+) -> None:
+    took: list[datetime] = []
+
+    @handles("parcel.due", name="clocked:take")
+    async def take(event: Event, ctx: Context) -> None:
+        took.append(ctx.now)
+        if len(took) == 1:
+            machine.late = timedelta(hours=3)
+            raise RetryLater(after=0.1)
+
+    plugin = ModuleType("clocked")
+    plugin.take = take  # type: ignore[attr-defined]  # what a module holds is set like this
+    now = datetime.now(UTC)
+    async with database.transaction() as session:
+        event = own("parcel.due", "run:due", {}, id_="drv_run_due", at=now)
+        [seq] = (await events.record(session, [event], now)).values()
+        due = Run(application="default", event_id=event.id, handler="clocked:take", seq=seq, key=event.key,
+                  blocking=True, status=RunStatus.RETRYING, next_at=now)  # fmt: skip
+        await runs.add(session, [due], now)
+    async with App(settings_of(Role.WORK, database_url, tmp_path), plugins={"clocked": plugin}) as app:
+        await app.work()
+        async with running(app):
+            await eventually(lambda: len(took) == 2, within_s=30)
+    assert all(is_now(at) for at in took)
 
 
 @OFF
