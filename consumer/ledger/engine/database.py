@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -35,6 +36,11 @@ COMMAND_TIMEOUT_S = 60.0
 RESTED_S = 1.0
 """A PostgreSQL connection that lay unused for so long is pinged before it is used again. One that broke sooner is found
 by what is sent on it: LedgerUnavailable, and all connections are made anew."""
+SILENT_S, ASKED_EVERY_S, ASKED_TIMES = 5, 3, 2
+SILENCE_S = SILENT_S + ASKED_EVERY_S * ASKED_TIMES
+"""A PostgreSQL connection on which nobody acknowledges anything for so long is broken, at both ends: a network lost it
+without a word, or a machine went off. Well within a claim's lease; else `work` stands still for a minute, and what it
+had begun keeps its locks on the server for two."""
 POOL_SIZE = 10
 POSTGRES_PORT = 5432
 CHECK_WITHIN_S = 5.0
@@ -318,6 +324,10 @@ def _postgresql(
                 "application_name": "payments-consumer",
                 "idle_in_transaction_session_timeout": "120000",
                 "lock_timeout": str(int(lock_s * 1000)),
+                "tcp_keepalives_idle": str(SILENT_S),
+                "tcp_keepalives_interval": str(ASKED_EVERY_S),
+                "tcp_keepalives_count": str(ASKED_TIMES),
+                "tcp_user_timeout": str(SILENCE_S * 1000),
                 # A plan is made for the tables as they are now. One that is kept for a prepared statement may have been
                 # made when they were empty, and reads them whole from then on (decision 10).
                 "plan_cache_mode": "force_custom_plan",
@@ -332,11 +342,27 @@ def _postgresql(
 
     _ping_the_rested(engine)
 
+    @event.listens_for(engine.sync_engine, "connect")
+    def notice_silence(connection: Any, _: Any) -> None:
+        _break_when_silent(connection.driver_connection._transport.get_extra_info("socket"))
+
     @event.listens_for(engine.sync_engine, "handle_error")
     def keep_discreet(context: ExceptionContext) -> None:
         hide_values(context.sqlalchemy_exception, context.original_exception)
 
     return engine
+
+
+def _break_when_silent(ours: socket.socket) -> None:
+    """As the server is told to do with its end. A system other than Linux knows some of it."""
+    if ours.family == socket.AF_UNIX:
+        return
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    told = {"TCP_KEEPIDLE": SILENT_S, "TCP_KEEPINTVL": ASKED_EVERY_S, "TCP_KEEPCNT": ASKED_TIMES,
+            "TCP_USER_TIMEOUT": SILENCE_S * 1000}  # fmt: skip
+    for name, value in told.items():
+        if (option := getattr(socket, name, None)) is not None:
+            ours.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _ping_the_rested(engine: AsyncEngine) -> None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, make_url, select, text
 
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.engine import database, schema
 from consumer.ledger.handling import events
+from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import EventRow
 from tests.contract.ledger.facts import NOW, event
 from tests.support.ports import eventually
 from tests.support.postgres import StoppableServer, create_database, stoppable_server
+from tests.support.proxy import TcpProxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres]
+
+OURS = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+TOLD_THE_SERVER = "SELECT name, source FROM pg_settings WHERE name LIKE 'tcp%'"
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +176,25 @@ async def test_one_that_broke_a_moment_after_it_was_used_fails_once(
         await record(ledger, 5)
     await record(ledger, 5)
     assert await stored(ledger) == 6
+
+
+async def test_a_connection_that_a_network_lost_without_a_word_is_given_up_at_both_ends(
+    ledger: Database, server: StoppableServer
+) -> None:
+    """Before the claims of who waits on it end, and what it had begun holds no lock for longer."""
+    there = make_url(str(ledger.engine.url))
+    async with TcpProxy(Path(str(there.query["host"])) / ".s.PGSQL.5432") as proxy:
+        far = Database(f"postgresql+asyncpg://{there.username}@127.0.0.1:{proxy.port}/{there.database}")
+        try:
+            async with far.reading() as session:
+                driver: Any = (await (await session.connection()).get_raw_connection()).driver_connection
+                ours = driver._transport.get_extra_info("socket")
+                options = {name: ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in OURS}
+                rows = await session.execute(text(TOLD_THE_SERVER))
+                told = {row.name: row.source for row in rows}
+        finally:
+            await far.stop()
+    assert options == {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 11_000}
+    assert options["TCP_USER_TIMEOUT"] / 1000 < CLAIM_LEASE_S
+    assert set(told.values()) == {"client"}, told
+    assert len(told) == len(OURS)
