@@ -215,17 +215,25 @@ def _attempt_values(attempt: Attempt) -> dict[str, Any]:
 
 
 async def claim(
-    session: AsyncSession, *, handler: str, worker: str, limit: int, now: datetime, lease_s: float
+    session: AsyncSession,
+    *,
+    handler: str,
+    worker: str,
+    limit: int,
+    now: datetime,
+    lease_s: float,
+    over: datetime | None = None,
 ) -> Sequence[ClaimedRun]:
     """Take up to `limit` due runs of a handler for `lease_s` seconds, oldest first, heads of their lanes only. Of one
-    that is paused none, whether or not the worker has heard of it.
+    that is paused none, whether or not the worker has heard of it. `over`: a claim that ended before then holds nobody
+    off; now, where it is left out.
 
     One that is due and leads nothing (two workers met, or an operator put another before it) is parked, so that no
     claim sees it again before its turn.
     """
     claimed: list[ClaimedRun] = []
     for _ in range(CLAIM_ROUNDS):
-        asked = {"handler": handler, "now": now, "limit": limit - len(claimed)}
+        asked = {"handler": handler, "now": now, "over": over or now, "limit": limit - len(claimed)}
         found = (await session.execute(_DUE, asked)).all()
         leading = [row for row in found if row.head == row.event_id]
         claimed += [_claimed_run(row) for row in leading]
@@ -245,22 +253,21 @@ async def claim_new(
     until = now + timedelta(seconds=lease_s)
     claimed: list[ClaimedRun] = []
     for given in _given(run.id for run in added):
-        asked = {**given, "now": now, "claimed_by": worker, "claimed_until": until}
+        asked = {**given, "now": now, "over": now, "claimed_by": worker, "claimed_until": until}
         claimed += [_claimed_run(row) for row in await session.execute(_CLAIM_NEW, asked)]
     return sorted(claimed, key=lambda run: run.seq)
 
 
-def _is_unclaimed(now: BindParameter[Any]) -> ColumnElement[bool]:
-    return or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
-
-
 _NOW: BindParameter[Any] = bindparam("now", type_=_RUNS.c.next_at.type)
+_IS_UNCLAIMED = or_(
+    _RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < bindparam("over", type_=_RUNS.c.claimed_until.type)
+)
 _HEAD = lanes.head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head")
 
 
 def _is_due(handler: BindParameter[Any]) -> tuple[ColumnElement[bool], ...]:
     is_paused = exists().where(_HANDLERS.c.name == handler, _HANDLERS.c.paused_at.is_not(None))
-    return (_RUNS.c.handler == handler, _RUNS.c.next_at <= _NOW, _is_unclaimed(_NOW), ~is_paused)
+    return (_RUNS.c.handler == handler, _RUNS.c.next_at <= _NOW, _IS_UNCLAIMED, ~is_paused)
 
 
 _DUE = (
@@ -443,9 +450,9 @@ async def release(session: AsyncSession, page: lanes.Page, now: datetime) -> int
     return await _let_go(session, page.stranded, now)
 
 
-async def next_due(session: AsyncSession, now: datetime) -> dict[str, datetime]:
-    """Handler to when its next run that nobody works on is due; it may be in the past."""
-    return {handler: at for handler, at in await session.execute(_NEXT_DUE, {"now": now}) if at is not None}
+async def next_due(session: AsyncSession, over: datetime) -> dict[str, datetime]:
+    """Handler to when its next run that nobody works on is due; it may be in the past. `over`: as for `claim`."""
+    return {handler: at for handler, at in await session.execute(_NEXT_DUE, {"over": over}) if at is not None}
 
 
 async def oldest_due(session: AsyncSession) -> dict[str, datetime]:
@@ -469,7 +476,7 @@ def _first_due(*where: Any) -> Select[Any]:
     return select(names.c.handler, at).where(names.c.handler.is_not(None))
 
 
-_NEXT_DUE = _first_due(_is_unclaimed(_NOW))  # asked at every claim: built once
+_NEXT_DUE = _first_due(_IS_UNCLAIMED)  # asked at every claim: built once
 
 
 def first_status(*, blocked: bool) -> RunStatus:

@@ -43,6 +43,9 @@ IDLE_S, QUIET_S = 0.5, 2.0
 RETRY_S = 0.5
 GIVE_BACK_WITHIN_S = 5.0
 LATER = datetime.max.replace(tzinfo=UTC)
+LONG_AGO = datetime.fromtimestamp(0, UTC)
+PATIENT_S = 6.0
+"""Longer than a worker needs to renew its claims (RENEW_EVERY), or to store what came of them."""
 
 _log = structlog.get_logger(__name__)
 
@@ -60,7 +63,8 @@ class _ConnectionLost(Exception):
 
 
 class Dispatcher:
-    """Claims and works on due runs until told to stop. `wake()` it when there may be some."""
+    """Claims and works on due runs until told to stop. `wake()` it when there may be some. `patient_s`: who could not
+    ask for so long takes no claim from others for as long (`_over`)."""
 
     def __init__(
         self,
@@ -73,6 +77,7 @@ class Dispatcher:
         clock: Clock,
         worker: str,
         concurrency: int = 64,
+        patient_s: float = 0.0,
         observe: Callable[[Result], None],
         on_emitted: Callable[[], None],
     ) -> None:
@@ -84,6 +89,7 @@ class Dispatcher:
         self._clock = clock
         self._worker = worker
         self._concurrency = concurrency
+        self._patient_s = patient_s
         self._observe = observe
         self._on_emitted = on_emitted
         self._wake = asyncio.Event()
@@ -100,6 +106,7 @@ class Dispatcher:
         self._started = 0
         self._is_stopping = False
         self._renewed_s = float("-inf")
+        self._asked_s, self._patient_until_s = float("inf"), float("-inf")
         self._writer = ResultWriter(database=database, clock=clock, worker=worker, on_stored=self._stored)
         self.paused: frozenset[str] = frozenset()
 
@@ -193,7 +200,7 @@ class Dispatcher:
         try:
             await self._give_back_what_may_not_start()
             async with self._database.reading() as session:
-                due = await runs.next_due(session, now := self._clock.now())
+                due = await runs.next_due(session, self._over(now := self._clock.now()))
             self._upcoming = [at for at in due.values() if at > now]
             self._caught_up = {one.name for one in self._registry.handlers if due.get(one.name, LATER) > now}
             for name in sorted(name for name, at in due.items() if at <= now and name not in self.paused):
@@ -202,10 +209,20 @@ class Dispatcher:
                     claimed += await self._claim_for(handler, limit)
         except LedgerError as error:
             self._unclaimed.lasts(error)
+            self._asked_s = float("-inf")
             await self._clock.sleep(RETRY_S)
         else:
             self._unclaimed.over()
         return claimed
+
+    def _over(self, now: datetime) -> datetime:
+        """Claims that ended before then are over. Who could not ask for a while (the machine stood still, the ledger
+        hung or was away) takes none from others at first: they could not renew them either, nor store what came of
+        them."""
+        asked_s, self._asked_s = self._asked_s, self._clock.monotonic()
+        if self._asked_s - asked_s > self._patient_s:
+            self._patient_until_s = self._asked_s + self._patient_s
+        return now if self._asked_s >= self._patient_until_s else LONG_AGO
 
     def _wanted(self, handler: Handler, now: datetime) -> int:
         """How many to claim: those that may start, and if nothing is wrong with the handler some ahead."""
@@ -253,8 +270,9 @@ class Dispatcher:
                 handler=handler.name,
                 worker=self._worker,
                 limit=limit,
-                now=self._clock.now(),
+                now=(now := self._clock.now()),
                 lease_s=CLAIM_LEASE_S,
+                over=self._over(now),
             )
             found = await events.load(session, {(run.application, run.event_id) for run in claimed})
         if len(claimed) < limit:

@@ -25,7 +25,9 @@ from consumer.ledger.tables import RunRow
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.work.dispatch import ahead
 from consumer.work.dispatch.ahead import AHEAD_MAX, PATIENCE_S, SURE_S, Ahead
+from consumer.work.dispatch.dispatcher import PATIENT_S, QUIET_S, RETRY_S
 from consumer.work.execution.claimed import Claimed
+from consumer.work.worker import HOUSEKEEPING_S, RENEW_EVERY
 from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
@@ -174,6 +176,59 @@ async def test_who_was_stopped_for_a_while_starts_nothing_of_it(database: Databa
         assert begun.total() <= 41, "the one that was at work may be done twice"
     finally:
         await shop.close()
+
+
+@pytest.mark.parametrize("ledger", ["answers", "is away"])
+async def test_who_stood_still_lets_others_store_first_what_they_did_meanwhile(
+    ledger: str, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They could not renew their claims either: the whole machine stood still, or the ledger was away for all."""
+    begun = Counter[str]()
+
+    @handles("order.paid", name="test:counts")
+    async def counts(event: Event, ctx: Context) -> None:
+        begun[event.id] += 1
+
+    async def fails(*_: Any) -> None:
+        raise LedgerUnavailable
+
+    found = declared(counts)
+    assert found is not None
+    shop = Live(database, {}, application="default", more=[found])
+    dispatcher = shop._dispatcher
+    dispatcher._patient_s = PATIENT_S
+    try:
+        await shop.arrive(order_paid(1))
+        async with database.transaction() as session:
+            theirs = {"claimed_by": "another", "claimed_until": shop.clock.now() + timedelta(seconds=CLAIM_LEASE_S)}
+            await session.execute(update(RUNS).values(theirs))
+        await dispatcher.once()
+        if ledger == "answers":
+            shop.clock.advance(CLAIM_LEASE_S + 1)
+        else:
+            shop.clock.advance(PATIENT_S)
+            await dispatcher.once()
+            shop.clock.advance(PATIENT_S)
+            with monkeypatch.context() as patch:
+                patch.setattr(runs, "next_due", fails)
+                trying = asyncio.create_task(dispatcher.once())
+                await eventually(lambda: shop._elsewhere.sleepers == 1)
+                shop._elsewhere.advance(RETRY_S)
+                await trying
+            shop.clock.advance(CLAIM_LEASE_S + 1 - 2 * PATIENT_S)
+        for _ in range(3):
+            assert await dispatcher.once() == 0
+            shop.clock.advance(PATIENT_S / 3 + 0.01)
+        assert await dispatcher.once() == 1, "nobody has renewed it: it is nobody's"
+        assert begun == {"evt_1": 1}
+    finally:
+        await shop.close()
+
+
+async def test_a_worker_waits_for_longer_than_others_need_to_renew(database: Database, broker: Broker) -> None:
+    assert Workshop(database, broker, []).worker()._dispatcher._patient_s == PATIENT_S
+    assert PATIENT_S > RENEW_EVERY * HOUSEKEEPING_S
+    assert PATIENT_S > QUIET_S, "who is idle looks more often"
 
 
 async def test_what_could_not_be_given_back_is_due_when_its_claim_ends(
