@@ -170,7 +170,6 @@ class Context:
             raise HandlerMisuse("ctx.emit is for transactional handlers only", handler=self._handler.name)
         self._refuse(wrong_emission(type, key, data, not_before))
         derived = derived_id(self.application, type, key, once if once is not None else self._event.id)
-        self._withdrawn = [one for one in self._withdrawn if one != derived]
         self._emissions.append(Emission(id=derived, type=type, key=key, data=dict(data), not_before=not_before))
         return derived
 
@@ -178,7 +177,7 @@ class Context:
         """Take back, in this transaction, what was emitted with the same type, key and `once` to come later, by
         whichever handler. What is due by now, or on its way, comes all the same: a timer that is withdrawn spares
         everybody the work, its handler must still see for itself whether there is anything to do. Emitted once more
-        afterwards, it comes. Transactional handlers only; raises HandlerMisuse.
+        afterwards, it comes at its new time, with its new data. Transactional handlers only; raises HandlerMisuse.
         """
         if self._given_session is None:
             raise HandlerMisuse("ctx.withdraw is for transactional handlers only", handler=self._handler.name)

@@ -77,17 +77,16 @@ class UnitOfWork:
         await runs.add_attempts(session, self.attempts)
         await dead.bury(session, [run.id for run in self.runs if run.status is RunStatus.DEAD], self.now)
         await self.emit(session, self.emitted)
-        await outbox.withdraw(session, self.withdrawn, self.now)
         for application in sorted(self.reads):
             await read_requests.ask(session, application, self.reads[application], self.now)
         await audit.add(session, self.notes)
 
     async def emit(self, session: AsyncSession, emitted: Sequence[Emitted]) -> Sequence[Row[Any]]:
-        """Put these, which are all that was emitted since, into the outbox, but for what was withdrawn; returns the
-        rows of those that must be taken in this transaction."""
-        self.emitted = []
-        if self.withdrawn:
-            emitted = [one for one in emitted if one.id not in self.withdrawn or one.is_due(self.now)]
+        """Take back what was withdrawn, and put these, which are all that was emitted since, into the outbox; returns
+        the rows of those that must be taken in this transaction. In this order: what is emitted once more comes at its
+        new time, with its new data."""
+        await outbox.withdraw(session, self.withdrawn, self.now)
+        self.emitted, self.withdrawn = [], set()
         taken = await outbox.put(session, emitted, self.now)
         self.relayed += sum(one.is_due(self.now) for one in emitted) - len(taken)
         return taken
@@ -95,9 +94,9 @@ class UnitOfWork:
     def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None = None) -> None:
         """What a handler that succeeded asked for; what it emitted belongs to the same plan."""
         if ctx.withdrawn:
-            self.withdrawn |= {(event.application, one) for one in ctx.withdrawn}
-        if self.withdrawn:
-            self.withdrawn -= {(event.application, one.id) for one in ctx.emissions}
+            gone = {(event.application, one) for one in ctx.withdrawn}
+            self.emitted = [one for one in self.emitted if one.id not in gone or one.is_due(self.now)]
+            self.withdrawn |= gone
         self.emitted.extend(
             Emitted(emission=one, cause=event, handler=handler.name, plan=plan) for one in ctx.emissions
         )

@@ -6,7 +6,7 @@ import ast
 import inspect
 import itertools
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,41 @@ def test_what_is_withdrawn_does_not_come(workbench: Workbench) -> None:
             workbench.run([waits_no_more, waits], late, paid)
         workbench.advance(120, [waits, hears])
     assert came == ["order:A-3"]
+
+
+def test_what_is_withdrawn_and_emitted_once_more_comes_at_its_new_time(workbench: Workbench) -> None:
+    """A reservation that is extended is not released at its first end, also where both are in one transaction."""
+    came: list[tuple[str, int, datetime]] = []
+
+    class Release(Payload, event="shop.release_due"):
+        end: int
+
+    def until(event: Event, ctx: Context, hours: int) -> None:
+        at = event.received_at + timedelta(hours=hours)
+        ctx.emit("shop.release_due", event.key, {"end": hours}, at, once="release")
+
+    @handles("checkout.session.completed", transactional=True, name="test:reserves")
+    async def reserves(event: Event, ctx: Context) -> None:
+        until(event, ctx, 1)
+
+    @handles("order.expired", transactional=True, name="test:extends")
+    async def extends(event: Event, ctx: Context) -> None:
+        ctx.withdraw("shop.release_due", event.key, once="release")
+        until(event, ctx, 5)
+
+    @handles("shop.release_due", transactional=True, name="test:releases")
+    async def releases(event: Event[Release], ctx: Context) -> None:
+        came.append((event.key, event.payload.end, ctx.now))
+
+    handlers = [reserves, extends, releases]
+    began = workbench.clock.now()
+    for order, apart in {"A-1": True, "A-2": False}.items():
+        events = [workbench.event(one, order_id=order) for one in ("checkout.session.completed", "order.expired")]
+        for at_once in [[one] for one in events] if apart else [events]:
+            workbench.deliver(handlers, *at_once)
+    workbench.advance(6 * 3600, handlers)
+    assert [(key, end) for key, end, _ in came] == [("order:A-1", 5), ("order:A-2", 5)]
+    assert min(at for *_, at in came) >= began + timedelta(hours=5)
 
 
 def test_every_option_and_every_part_of_the_face_is_documented() -> None:

@@ -106,8 +106,8 @@ class Projections:
             for one in ctx.emissions:
                 held_to_the_catalogue(one)
             emitted = [Emitted(emission=one, cause=event, handler=handler.name) for one in ctx.emissions]
-            await outbox.put(session, emitted, self.now)
             await outbox.withdraw(session, [(event.application, one) for one in ctx.withdrawn], self.now)
+            await outbox.put(session, emitted, self.now)
             await read_requests.ask(session, event.application, ctx.reads, self.now)
             for note in ctx.notes:
                 session.add(_audited(note, event, handler, self.now))
