@@ -21,6 +21,7 @@ from consumer.plugin.emission import (
     ReadRequest,
     derived_id,
     idempotency_key,
+    kept,
     wrong_emission,
     wrong_note,
     wrong_read,
@@ -170,7 +171,7 @@ class Context:
             raise HandlerMisuse("ctx.emit is for transactional handlers only", handler=self._handler.name)
         self._refuse(wrong_emission(type, key, data, not_before))
         derived = derived_id(self.application, type, key, once if once is not None else self._event.id)
-        self._emissions.append(Emission(id=derived, type=type, key=key, data=dict(data), not_before=not_before))
+        self._emissions.append(Emission(id=derived, type=type, key=key, data=kept(data), not_before=not_before))
         return derived
 
     def withdraw(self, type: str, key: str, *, once: str) -> None:  # noqa: A002 - as `emit`
@@ -212,7 +213,7 @@ class Context:
         if self._given_session is None:
             raise HandlerMisuse("ctx.note is for transactional handlers only", handler=self._handler.name)
         self._refuse(wrong_note(subject, action, before, after))
-        self._notes.append(AuditNote(subject=subject, action=action, before=dict(before), after=dict(after)))
+        self._notes.append(AuditNote(subject=subject, action=action, before=kept(before), after=kept(after)))
 
     def _refuse(self, wrong: str | None) -> None:
         if wrong is not None:

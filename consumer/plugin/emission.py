@@ -19,6 +19,7 @@ DATA_MAX_BYTES = 256 * 1024
 # What the ledger's columns hold; PostgreSQL refuses more, and a NUL, and SQLite's driver refuses half a character.
 TYPE_MAX_CHARS, KEY_MAX_CHARS, OBJECT_MAX_CHARS, ACTION_MAX_CHARS = 100, 600, 255, 60
 
+_FLAT = (str, int, float, type(None), datetime)
 _EMITTED = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
 
 
@@ -68,6 +69,14 @@ def idempotency_key(application: str, event_id: str, handler: str, renewed_by: s
 def derived_id(application: str, event_type: str, key: str, once: str) -> str:
     """The id of a derived event: deterministic, so it is as idempotent as an `evt_`."""
     return "drv_" + hashlib.sha256(f"{application}\0{event_type}\0{key}\0{once}".encode()).hexdigest()[:40]
+
+
+def kept(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What was found to be JSON, as it is now: lists and objects in it are copies. A handler that goes on to fill them
+    changes nothing that it asked for. Raises TypeError, ValueError for what JSON cannot hold."""
+    return {
+        name: value if isinstance(value, _FLAT) else orjson.loads(orjson.dumps(value)) for name, value in data.items()
+    }
 
 
 # What a handler asks for is stored together with what others did, so what cannot be stored has to be its own failure:

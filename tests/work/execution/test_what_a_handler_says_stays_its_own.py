@@ -10,13 +10,15 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+import orjson
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 from consumer.broker import Broker
 from consumer.errors import HandlerInvalid
 from consumer.ledger import Database
+from consumer.ledger.tables import OutboxRow
 from consumer.plugin import Context, Event, Reject, RetryLater, handles
 from consumer.work.registry import load_registry
 from tests.support.ports import eventually
@@ -174,6 +176,25 @@ async def test_a_broken_statement_that_it_keeps_to_itself(database: Database, br
     shop = Workshop(database, broker, [odd("innocent", lambda _, __: None, transactional=True), swallows])
     on_postgresql = database.dialect == "postgresql"
     await assert_alone(shop, ["swallows"] if on_postgresql else [])
+
+
+# case: H3, G2
+async def test_what_it_goes_on_to_fill_after_it_asked(database: Database, broker: Broker) -> None:
+    """It is sent as it was when it was asked for, and what JSON cannot hold harms nobody."""
+
+    @handles("order.paid", name="test:fills", attempts=1, transactional=True, pause_after=0)
+    async def fills(event: Event, ctx: Context) -> None:
+        data: dict[str, Any] = {"lines": [{"amount": "1.00"}]}
+        ctx.emit("shop.said", event.key, data)
+        ctx.note(event.key, "said", {}, data)
+        data["lines"][0]["amount"] = Decimal(1)
+
+    shop = Workshop(database, broker, [odd("innocent", lambda _, __: None, transactional=True), fills])
+    await assert_alone(shop, [])
+    assert await shop.statuses("test:fills") == ["succeeded"] * EVENTS
+    async with database.reading() as session:
+        sent = (await session.execute(select(OutboxRow.__table__.c.data))).scalars().all()
+    assert [orjson.loads(one) for one in sent] == [{"lines": [{"amount": "1.00"}]}] * EVENTS
 
 
 # case: H8
