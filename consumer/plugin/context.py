@@ -72,6 +72,7 @@ class Context:
         self._handler = handler
         self._event = event
         self._given_session = session
+        self._is_over = False
         self._http = http
         self._payments = payments
         self._snapshots = snapshots
@@ -100,9 +101,7 @@ class Context:
     @cached_property
     def session(self) -> AsyncSession:
         """The open transaction. Transactional handlers only; to commit, roll back or close it raises HandlerMisuse."""
-        if self._given_session is None:
-            raise HandlerMisuse("ctx.session is for transactional handlers only", handler=self._handler.name)
-        return HandlerSession(self._given_session, self._handler.name)
+        return HandlerSession(self._lent("session"), self._handler.name)
 
     @property
     def http(self) -> aiohttp.ClientSession:
@@ -167,8 +166,7 @@ class Context:
         emitted; `once` defaults to the id of the event being handled. `key` orders it (`order:…`,
         `subscription:…`, `customer:…`). `not_before` holds it back until then. Raises HandlerMisuse.
         """
-        if self._given_session is None:
-            raise HandlerMisuse("ctx.emit is for transactional handlers only", handler=self._handler.name)
+        self._lent("emit")
         self._refuse(wrong_emission(type, key, data, not_before))
         derived = derived_id(self.application, type, key, once if once is not None else self._event.id)
         self._emissions.append(Emission(id=derived, type=type, key=key, data=kept(data), not_before=not_before))
@@ -180,8 +178,7 @@ class Context:
         everybody the work, its handler must still see for itself whether there is anything to do. Emitted once more
         afterwards, it comes at its new time, with its new data. Transactional handlers only; raises HandlerMisuse.
         """
-        if self._given_session is None:
-            raise HandlerMisuse("ctx.withdraw is for transactional handlers only", handler=self._handler.name)
+        self._lent("withdraw")
         self._refuse(wrong_emission(type, key, {}, None))
         derived = derived_id(self.application, type, key, once)
         self._emissions = [one for one in self._emissions if one.id != derived or not one.is_later(self.now)]
@@ -199,8 +196,7 @@ class Context:
         The answer comes back as an `order.observed` / `subscription.observed` event. Requests for the same object
         coalesce. Transactional handlers only; raises HandlerMisuse.
         """
-        if self._given_session is None:
-            raise HandlerMisuse("ctx.request_read is for transactional handlers only", handler=self._handler.name)
+        self._lent("request_read")
         self._refuse(wrong_read(kind, id, not_before))
         self._reads.append(ReadRequest(kind=kind, object_id=id, not_before=not_before))
 
@@ -210,10 +206,25 @@ class Context:
         `subject` as keys are written (`order:…`); `before` and `after` hold what changed, no secret. Transactional
         handlers only; raises HandlerMisuse.
         """
-        if self._given_session is None:
-            raise HandlerMisuse("ctx.note is for transactional handlers only", handler=self._handler.name)
+        self._lent("note")
         self._refuse(wrong_note(subject, action, before, after))
         self._notes.append(AuditNote(subject=subject, action=action, before=kept(before), after=kept(after)))
+
+    def end(self) -> None:
+        """The handler has ended: what it left behind asks for nothing more (for the worker)."""
+        self._is_over = True
+        if isinstance(made := self.__dict__.get("session"), HandlerSession):
+            made.end()
+
+    def _lent(self, what: str) -> AsyncSession:
+        """The transaction, for `ctx.what`. Raises HandlerMisuse where there is none, or none any more."""
+        if self._given_session is None:
+            raise HandlerMisuse(f"ctx.{what} is for transactional handlers only", handler=self._handler.name)
+        if self._is_over:
+            raise HandlerMisuse(
+                f"ctx.{what} was used when its handler had ended: await all that it starts", handler=self._handler.name
+            )
+        return self._given_session
 
     def _refuse(self, wrong: str | None) -> None:
         if wrong is not None:

@@ -30,6 +30,7 @@ from consumer.errors import (
 )
 from consumer.ledger import sqlite_driver
 from consumer.ledger.engine.discretion import hide_values
+from consumer.plugin.session import LentSession, see_to_commit, see_to_statement
 
 BUSY_TIMEOUT_S = 15.0
 COMMAND_TIMEOUT_S = 60.0
@@ -73,6 +74,7 @@ class Database:
     ) -> None:
         self._url = url
         self._engine, self.dialect = _engine(url, pool_size, create=create, durable=durable, lock_s=lock_s)
+        _keep_whole(self._engine)
         self.path = make_url(url).database if self.dialect == "sqlite" else None
         # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
         self._write_failed = False
@@ -156,7 +158,9 @@ class Database:
             return False
 
     def _session(self, *, writes: bool) -> AsyncSession:
-        return AsyncSession(self._engines[writes], expire_on_commit=False, autoflush=True)
+        return AsyncSession(
+            self._engines[writes], sync_session_class=LentSession, expire_on_commit=False, autoflush=True
+        )
 
 
 class translated:  # noqa: N801 - reads as a word: with translated():
@@ -363,6 +367,18 @@ def _break_when_silent(ours: socket.socket) -> None:
     for name, value in told.items():
         if (option := getattr(socket, name, None)) is not None:
             ours.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _keep_whole(engine: AsyncEngine) -> None:
+    """A handler that is lent a transaction does not end it, by whichever way."""
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute")
+    def see(_: Connection, __: object, statement: str, *___: object) -> None:
+        see_to_statement(statement)
+
+    @event.listens_for(engine.sync_engine, "commit")
+    def refuse(connection: Connection) -> None:
+        see_to_commit(connection)
 
 
 def _ping_the_rested(engine: AsyncEngine) -> None:

@@ -16,6 +16,7 @@ import structlog
 
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Context, Event, Handler
+from consumer.plugin.session import lent
 from consumer.work.execution.handler_call import Calling, HandlerCall, entered
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
@@ -98,13 +99,14 @@ class Executor:
     async def _in_place(
         self, handler: Handler, limit_s: float | None, function: Callable[..., Awaitable[object]], *given: Any
     ) -> Outcome:
+        contexts = [given[1]] if len(given) > 1 else [ctx for _, ctx in given[0]]
         allowed_s = handler.timeout_s if limit_s is None else min(handler.timeout_s, limit_s)
         task = asyncio.current_task()
         name = task.get_name() if task is not None else ""
         if task is not None:
             task.set_name(TASK_PREFIX + handler.name)  # so that a blocked loop is blamed on the right one
         try:
-            with Calling(handler) as call:
+            with Calling(handler) as call, lent(handler.name):
                 limit = _Limit(allowed_s, lambda: self._despair(handler, call))
                 outcome = call.outcome(await _in_time(handler, limit, function, *given))
             if call.cuts:
@@ -112,6 +114,8 @@ class Executor:
                 await asyncio.sleep(BREATH_S)
             return outcome
         finally:
+            for ctx in contexts:
+                ctx.end()
             if task is not None:
                 task.set_name(name)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -61,9 +62,8 @@ async def test_what_the_ledger_itself_connects_is_not_told(module: str, is_told:
         names["resolve"]()
 
     handler = Handler(name="test:projects", types=("*",), function=projects, transactional=True)
-    given: Any = None
     with capture_logs() as logs, network_in_transaction.told():
-        outcome = await Executor().transactional(handler, order_paid(1), given)
+        outcome = await Executor().transactional(handler, order_paid(1), Mock())
     assert outcome == Succeeded()
     told = [line for line in logs if line["event"] == "network_in_transaction"]
     assert [one["to"] for one in told] == (["127.0.0.1:5432"] if is_told else [])

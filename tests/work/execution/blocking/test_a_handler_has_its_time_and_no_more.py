@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvloop
@@ -31,7 +32,7 @@ from tests.support.ports import eventually
 from tests.work.execution.test_only_a_handlers_own_code_is_cut_off import here
 from tests.work.workshop import order_paid
 
-NO_CONTEXT: Any = None
+NO_CONTEXT: Any = Mock()
 PATIENCE_S = 10.0
 FILE = "/".join(Path(__file__).parts[-5:])
 
