@@ -370,7 +370,7 @@ class Ingest:
             with on_the_way_of_all([event for event, _ in batch]):
                 outcome = await self._executor.together(handler, batch, limit_s=limit_s)
         self._remember(outcome, calls)
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, Failed) or not await _holds(session):
             raise _Disturbed
         for call, (event, ctx) in zip(calls, batch, strict=True):
             unit.take_from(ctx, handler, event, call.incoming.plan)
@@ -404,6 +404,16 @@ class Ingest:
 def _calls(registry: Registry, fresh: Sequence[Incoming], new: Mapping[EventKey, int]) -> list[list[Call]]:
     """What new events are for: one list an event, in their order. Pure."""
     return [[Call(handler, one, new[one.id]) for handler in registry.wanting(one.event.type)] for one in fresh]
+
+
+async def _holds(session: AsyncSession) -> bool:
+    """Whether the database takes what a handler added and has not sent: what it refuses is no fault of the ledger."""
+    if session.new or session.dirty or session.deleted:
+        try:
+            await session.flush()
+        except Exception:  # noqa: BLE001 - apart, its handler has failed; an outage is found there, too
+            return False
+    return True
 
 
 async def _must_follow(session: AsyncSession, stretch: Stretch) -> None:

@@ -14,6 +14,7 @@ import orjson
 import pytest
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from consumer.broker import Broker
 from consumer.errors import HandlerInvalid
@@ -26,6 +27,18 @@ from tests.work.workshop import Workshop, order_paid
 
 EVENTS = 3
 LONG = 1e15
+
+
+class Base(DeclarativeBase):
+    """Tables of these tests alone."""
+
+
+class Seat(Base):
+    """Which the database has otherwise: there somebody must have locked it."""
+
+    __tablename__ = "test_seat"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    locked_by: Mapped[str | None]
 
 
 class NoText(Exception):
@@ -176,6 +189,20 @@ async def test_a_broken_statement_that_it_keeps_to_itself(database: Database, br
     shop = Workshop(database, broker, [odd("innocent", lambda _, __: None, transactional=True), swallows])
     on_postgresql = database.dialect == "postgresql"
     await assert_alone(shop, ["swallows"] if on_postgresql else [])
+
+
+# case: H3, G2
+async def test_what_it_adds_and_the_database_refuses(database: Database, broker: Broker) -> None:
+    """It is sent after the handler, and by what the database says of it (`locked`) no ledger is taken for locked."""
+
+    @handles("order.paid", name="test:adds", attempts=1, transactional=True, pause_after=0)
+    async def adds(event: Event, ctx: Context) -> None:
+        ctx.session.add(Seat(id=event.id))
+
+    async with database.transaction() as session:
+        await session.execute(text("CREATE TABLE test_seat (id TEXT PRIMARY KEY, locked_by TEXT NOT NULL)"))
+    shop = Workshop(database, broker, [odd("innocent", lambda _, __: None, transactional=True), adds])
+    await assert_alone(shop, ["adds"], code="handler_failed")
 
 
 # case: H3, G2
