@@ -4,6 +4,7 @@ service shows of it: the ledger knows its terms (cases C18, U24, F21)."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -103,6 +104,27 @@ async def test_after_a_restart_the_same_sale_gets_a_new_link(
     again = await sold(sandbox, query_api, **sale)
     assert (again.session_id, again.url == made.url) == (made.session_id, False)
     assert await written(database) == before, "no news"
+
+
+# case: C21, F21
+@pytest.mark.parametrize("amount", [Decimal("100.00").normalize(), Decimal("100.0000000")], ids=["1E+2", "zeros"])
+async def test_an_amount_is_registered_as_it_was_sent(
+    database: Database, sandbox: Sandbox, query_api: str, amount: Decimal
+) -> None:
+    """However Python writes the number: what the service takes is not refused here, where it holds a sale up."""
+    await sold(sandbox, query_api, **{**ALICE, "amount": amount})
+    await created(database, sandbox, order_id="A-2", amount=amount)
+    async with database.reading() as session:
+        amounts = (await session.execute(select(ORDERS.c.expected_amount))).scalars().all()
+    assert [Decimal(one) for one in amounts] == [Decimal(100)] * 2
+
+
+async def created(database: Database, sandbox: Sandbox, **asked: Any) -> None:
+    """By a plugin, through `ctx.payments`."""
+    credentials = Credentials(sandbox.config.app_id, [sandbox.config.app_secret])
+    told = registering(database, "default", SystemClock())
+    async with PaymentsClient(sandbox.base_url, credentials, on_session=told) as client:
+        await client.checkout_sessions.create_from({"mode": "payment", "description": "A book", **PAGES, **asked})
 
 
 # case: A37
