@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,6 +23,7 @@ LOOKED_AT_MAX_CHARS, NAMES_MAX = 16 * 1024, 500
 CODE_MAX_CHARS = 60
 TRACE_MAX_CHARS = 1200
 FRAMES_IN_FINGERPRINT = 3
+IN_GROUP_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,32 @@ def failed(
     `came_by` the error that shows the way, where it is another one. `about`: what was handled; nothing that is stored
     or logged names whom it says it is about, whatever the handler's author wrote into it (case S9)."""
     try:
-        failure, trace = _failure(error, _customers(about)), _trace(came_by or error, home)
-        return Failed(failure, _fingerprint(error), trace)
+        customers = _customers(about)
+        found = [(_failure(one, customers), one) for one in islice(_each(error), IN_GROUP_MAX)]
+        failure, decisive = max(found, key=lambda one: _weight(one[0]))
+        return Failed(failure, _fingerprint(decisive), _trace(came_by or decisive, home))
     except Exception as odd:  # noqa: BLE001 - its text, its fields are the author's own code
         reason = _clean(f"{type(error).__name__}, which cannot be shown: {type(odd).__name__}")
         return Failed(Failure("handler_failed", reason), _digest([type(error).__qualname__]))
+
+
+def _each(error: BaseException) -> Iterator[BaseException]:
+    """The errors that a handler's TaskGroup gathered, or the one that it raised."""
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _each(one)
+    else:
+        yield error
+
+
+def _weight(failure: Failure) -> int:
+    """Of several that came at once, the one that counts: what is for good, then what is the event's own fault, then
+    what does not answer, then who asks for later."""
+    if failure.permanent:
+        return 3
+    if failure.after_s is not None:
+        return 0
+    return 1 if failure.unreachable else 2
 
 
 def _customers(about: Iterable[Event]) -> Collection[str]:

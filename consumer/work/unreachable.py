@@ -7,6 +7,7 @@ HTTP status on the error, and how connection errors that are none of the built-i
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 from consumer.errors import ConsumerError, HandlerTimeout
 
@@ -28,8 +29,11 @@ _NETWORK = frozenset(
         errno.EADDRNOTAVAIL,
     }
 )
-_NAMES = ("ConnectionError", "ConnectError", "DisconnectedError", "TransportError", "Timeout", "TimeoutError")
+_NAMES = ("ConnectionError", "ConnectError", "DisconnectedError", "Disconnected", "TransportError", "Timeout",
+          "TimeoutError", "ChunkedEncodingError")  # fmt: skip
 _OWN_FILES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
+_LOGIN = frozenset({530, 534, 535})
+"""What a mail server says to whoever is not logged in: to everybody then."""
 
 
 def is_unreachable(error: BaseException) -> bool:
@@ -51,6 +55,9 @@ def _says_so(error: BaseException) -> bool:
         return error.retryable and not error.code.startswith("handler_")
     if isinstance(error, TimeoutError | ConnectionError):
         return True
+    reply = smtp_reply(error)
+    if reply is not None:
+        return reply < 500 or reply in _LOGIN
     status = http_status(error)
     if status is not None:
         return status >= 500 or status in EVERYBODY
@@ -59,8 +66,22 @@ def _says_so(error: BaseException) -> bool:
     if isinstance(error, OSError) and not isinstance(error, _OWN_FILES):
         # Name resolution has numbers of its own (negative), the rest of the network has the system's.
         number = error.errno
-        return number is None or number < 0 or number in _NETWORK
+        # Without one it is asyncio's "Multiple exceptions", or a library's own kind: a picture that cannot be read.
+        return type(error) is OSError if number is None else number < 0 or number in _NETWORK
     return False
+
+
+def smtp_reply(error: BaseException) -> int | None:
+    """What a mail server answered (smtplib, aiosmtplib), or None: 5xx there refuses this mail, or its recipient; it
+    is no outage, as HTTP's 5xx is."""
+    if not any(kind.__name__ == "SMTPException" for kind in type(error).__mro__):
+        return None
+    refused = getattr(error, "recipients", None)
+    if isinstance(refused, Mapping):  # smtplib: to whom it refuses to send, and how
+        replies = [answer[0] for answer in refused.values() if isinstance(answer, tuple) and answer]
+        return max((one for one in replies if isinstance(one, int)), default=None)
+    code = getattr(error, "smtp_code", getattr(error, "code", None))
+    return code if isinstance(code, int) and 400 <= code <= 599 else None
 
 
 def http_status(error: BaseException) -> int | None:

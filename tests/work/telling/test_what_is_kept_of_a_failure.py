@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import smtplib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,12 +56,28 @@ FAILURES: list[tuple[BaseException, Failure]] = [
     (ConnectionResetError("gone"), Failure("handler_failed", "ConnectionResetError: gone", unreachable=True)),
     (SystemExit(3), Failure("handler_crashed", "the handler raised SystemExit")),
 ]
+AWAY = Failure("handler_failed", "ConnectionResetError: gone", unreachable=True)
+GATHERED: list[tuple[list[Exception], Failure]] = [
+    ([ConnectionResetError("gone")], AWAY),
+    ([RetryLater(30, "not yet"), ConnectionResetError("gone")], AWAY),
+    ([ConnectionResetError("gone"), ValueError("bad")], Failure("handler_failed", "ValueError: bad")),
+    ([ValueError("bad"), ExceptionGroup("inner", [Reject("no such thing")])],
+     Failure("rejected", "no such thing", permanent=True)),
+    ([RetryLater(30, "not yet")], Failure("retry_later", "not yet", after_s=30.0)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("error", "expected"), FAILURES, ids=lambda one: type(one).__name__)
 def test_each_kind_of_error_is_a_failure_of_its_own(error: BaseException, expected: Failure) -> None:
     # case: H3, R10
     assert failed(error).failure == expected
+
+
+@pytest.mark.parametrize(("errors", "expected"), GATHERED)
+def test_of_what_a_task_group_gathers_the_gravest_counts(errors: list[Exception], expected: Failure) -> None:
+    """An outage costs a handler that calls two at once no attempt either; what one of them says is heard."""
+    # case: H3, R10, R11
+    assert failed(ExceptionGroup("unhandled errors in a TaskGroup", errors)).failure == expected
 
 
 @pytest.mark.parametrize(("asked", "kept"), [(-5.0, 0.0), (0.5, 0.5), (LONGEST_S, LONGEST_S), (1e15, LONGEST_S)])
@@ -303,6 +320,17 @@ class Heir(MadeUpTimeout):
     """By its parent's name alone."""
 
 
+class SMTPException(Exception):
+    """As aiosmtplib has it: no OSError, the reply in `code`."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class NoPicture(OSError):
+    """A library's own, as Pillow's."""
+
+
 REFUSALS: list[tuple[BaseException, bool]] = [
     (AnswerError(status=500), True),
     (AnswerError(status=499), False),
@@ -316,6 +344,15 @@ REFUSALS: list[tuple[BaseException, bool]] = [
     (OSError(0, "nothing"), False),
     (OSError(errno.EPERM, "not allowed"), False),
     (PermissionError("a file's"), False),
+    (NoPicture("cannot identify image file"), False),
+    (smtplib.SMTPRecipientsRefused({"nobody@shop.example": (550, b"no such user")}), False),
+    (smtplib.SMTPRecipientsRefused({"ada@shop.example": (450, b"busy")}), True),
+    (smtplib.SMTPDataError(554, b"refused"), False),
+    (smtplib.SMTPAuthenticationError(535, b"who?"), True),
+    (smtplib.SMTPResponseException(421, "closing"), True),
+    (smtplib.SMTPServerDisconnected("gone"), True),
+    (SMTPException(550), False),
+    (SMTPException(451), True),
 ]
 
 
