@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
+
+import structlog
 
 from consumer import DISTRIBUTION
 from consumer.errors import HandlerInvalid
@@ -109,7 +117,9 @@ def load_registry(
     own = {name for name, entries in found.items() if any(map(_is_own, entries))}
     for plugin, load in sorted({**installed, **given}.items(), key=lambda one: (one[0] not in own, one[0])):
         try:
-            loaded = [_renamed(handler, renamed or {}) for handler in handlers_of(load())]
+            with _undisturbed():
+                module = load()
+            loaded = [_renamed(handler, renamed or {}) for handler in handlers_of(module)]
             loaded = [replace(handler, plugin=plugin) for handler in loaded]
             _refuse_names(loaded)
             _refuse_twice(loaded, handlers)
@@ -123,6 +133,32 @@ def load_registry(
     broken += [BrokenPlugin(name, f"{_brought(found[name])}; the built-in one is loaded") for name in sorted(own)
                if _is_ambiguous(found[name])]  # fmt: skip
     return Registry(tuple(handlers.values()), broken)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """For a plugin's import. What it prints goes to stderr: stdout may be one JSON document. Folder, warnings
+    and logging (which keeps secrets out) are the process's; they are afterwards what they were."""
+    root, lines, folder = logging.getLogger(), structlog.get_config(), _folder()
+    handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
+    with warnings.catch_warnings(), redirect_stdout(sys.stderr):
+        try:
+            yield
+        finally:
+            if folder is not None:
+                os.chdir(folder)
+            root.handlers[:] = handlers
+            root.setLevel(level)
+            logging.disable(disabled)
+            structlog.configure(**lines)
+
+
+def _folder() -> Path | None:
+    """Where the process is, unless that was removed."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 def _module(entries: Sequence[EntryPoint]) -> ModuleType:

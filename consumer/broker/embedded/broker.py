@@ -59,7 +59,7 @@ class EmbeddedBroker:
         max_pending: int = 20_000,
         max_pending_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        self._path = path
+        self._path = path.absolute()  # wherever a handler makes the process go meanwhile
         self._clock: Clock = clock or SystemClock()
         self._heartbeat_s = heartbeat_s
         self._session_s = session_s

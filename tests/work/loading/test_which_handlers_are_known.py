@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import warnings
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
 from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
 from consumer.plugin import Context, Event, Handler, handles
@@ -146,3 +150,34 @@ def test_of_two_packages_with_one_plugin_neither_is_loaded(monkeypatch: pytest.M
     assert not {"one:mine", "other:mine"} & {one.name for one in found.handlers}
     [broken] = found.broken
     assert broken.reason.endswith("; uninstall all but one")
+
+
+ODD = """
+import logging, os, warnings
+import structlog
+print("here I am")
+os.chdir("/")
+logging.basicConfig(level=logging.DEBUG, force=True)
+logging.disable(logging.CRITICAL)
+warnings.simplefilter("error")
+structlog.configure(processors=[structlog.processors.KeyValueRenderer()])
+"""
+
+
+# case: H8, S9
+def test_a_plugin_changes_nothing_of_the_process_as_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it went the log was another file, and what it logged was written with its secrets; stdout was no JSON."""
+    (tmp_path / "odd_shop.py").write_text(ODD)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [EntryPoint("odd_shop", "odd_shop", GROUP)])
+
+    def process() -> list[object]:
+        root, filters = logging.getLogger(), warnings.filters[:]
+        return [Path.cwd(), root.handlers[:], root.level, root.manager.disable, filters, structlog.get_config()]
+
+    before = process()
+    load_registry()
+    assert process() == before
+    assert capsys.readouterr() == ("", "here I am\n")

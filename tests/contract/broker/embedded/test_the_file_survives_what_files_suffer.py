@@ -129,6 +129,19 @@ async def test_a_deleted_file_takes_no_record_that_nobody_could_find_again(
 
 
 # cause: log SQLITE_FULL
+async def test_wherever_the_process_goes_its_log_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler may change the folder: the log was gone then, and the worker stood still."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    broker = EmbeddedBroker(Path("log.db"))
+    await broker.start()
+    await broker.ensure_topics([TopicConfig(name="t", partitions=1, retention_s=None, max_record_bytes=100_000)])
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    await broker.publish("t", message("x"))
+    await broker.stop()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 async def test_a_full_disk_is_unavailable_and_room_makes_it_work_again(broker: EmbeddedBroker) -> None:
     # case: I2
     await broker.publish("t", message("before"))
