@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from decimal import localcontext
 from typing import Any, Self
 
 import structlog
+from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
 from consumer.plugin import Context, Event, Handler
 from consumer.plugin.session import lent
-from consumer.work.execution.handler_call import Calling, HandlerCall, entered
+from consumer.work.execution.handler_call import Calling, HandlerCall, entered, package_of
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
 from consumer.work.execution.loop_thread import LoopThread
@@ -30,6 +34,8 @@ CANCELS_MOST = 5
 """Of a transactional handler: who has heeded none of them when the next is due is given up."""
 BREATH_S = 0.05
 ABANDONED_MAX = 100
+BUILT_IN = "handlers"
+"""The package of the built-in plugins."""
 
 Make = Callable[[LoopThread], Context]
 """Makes the context on the loop where the handler runs."""
@@ -64,7 +70,7 @@ class Executor:
         time was not late: that costs it nothing."""
 
         async def attempt(loop: LoopThread) -> Outcome:
-            return await _guarded(handler, handler.function, event, make(loop))
+            return await _guarded(handler, handler.function, _own(handler, event), make(loop))
 
         call = self.pool.begin(handler, attempt)
         try:
@@ -88,13 +94,14 @@ class Executor:
         self, handler: Handler, event: Event, ctx: Context, *, limit_s: float | None = None
     ) -> Outcome:
         """Run a transactional handler in the caller's transaction, at most `timeout_s` (or `limit_s`, if less)."""
-        return await self._in_place(handler, limit_s, handler.function, event, ctx)
+        return await self._in_place(handler, limit_s, handler.function, _own(handler, event), ctx)
 
     async def together(
         self, handler: Handler, batch: Sequence[tuple[Event, Context]], *, limit_s: float | None = None
     ) -> Outcome:
         """The same for one that takes many at once. It fails as a whole."""
-        return await self._in_place(handler, limit_s, handler.together or handler.function, batch)
+        given = [(_own(handler, event), ctx) for event, ctx in batch]
+        return await self._in_place(handler, limit_s, handler.together or handler.function, given)
 
     async def _in_place(
         self, handler: Handler, limit_s: float | None, function: Callable[..., Awaitable[object]], *given: Any
@@ -106,7 +113,7 @@ class Executor:
         if task is not None:
             task.set_name(TASK_PREFIX + handler.name)  # so that a blocked loop is blamed on the right one
         try:
-            with Calling(handler) as call, lent(handler.name):
+            with Calling(handler) as call, lent(handler.name), _lines_of_its_own():
                 limit = _Limit(allowed_s, lambda: self._despair(handler, call))
                 outcome = call.outcome(await _in_time(handler, limit, function, *given))
             if call.cuts:
@@ -132,6 +139,24 @@ class Executor:
         _log.error("handler_ignores_cancellation", handler=call.handler.name, abandoned=count)
         if count <= ABANDONED_MAX:
             self._abandoned.append(call)
+
+
+def _own(handler: Handler, event: Event) -> Event:
+    """The event for this handler alone: its body is read anew, so what one does to it is no other's. The built-in ones
+    do nothing to it, and share what was read."""
+    return event if package_of(handler) == BUILT_IN else replace(event)
+
+
+@contextmanager
+def _lines_of_its_own() -> Iterator[None]:
+    """What a handler binds to its log lines stays on them: others follow in the same task."""
+    before = get_contextvars()
+    try:
+        yield
+    finally:
+        if get_contextvars() != before:
+            clear_contextvars()
+            bind_contextvars(**before)
 
 
 async def _within(limit_s: float, call: LoopCall) -> Outcome | None:
@@ -209,7 +234,8 @@ async def _in_time(handler: Handler, limit: _Limit, function: Callable[..., Awai
 
 async def _guarded(handler: Handler, function: Callable[..., Awaitable[object]], *given: Any) -> Outcome:
     try:
-        result = await entered(function, *given)
+        with localcontext():  # how it reckons is its own
+            result = await entered(function, *given)
     except asyncio.CancelledError:
         # Ours (time over, worker stops) goes on up; the handler's own invention is a failure like any other.
         task = asyncio.current_task()

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from decimal import Decimal
+from decimal import Decimal, getcontext
 from functools import partial
 from types import ModuleType
 from typing import Any
 
 import orjson
 import pytest
+import structlog
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -222,6 +223,34 @@ async def test_what_it_goes_on_to_fill_after_it_asked(database: Database, broker
     async with database.reading() as session:
         sent = (await session.execute(select(OutboxRow.__table__.c.data))).scalars().all()
     assert [orjson.loads(one) for one in sent] == [{"lines": [{"amount": "1.00"}]}] * EVENTS
+
+
+# case: H4, S9
+async def test_what_it_does_to_what_it_is_given(sqlite_ledger: Database, broker: Broker) -> None:
+    """To the body, to how Python reckons, to the log's context: who follows in the task, and who gets the event next,
+    find all as it was."""
+    seen: list[tuple[object, str, dict[str, Any]]] = []
+
+    def look(event: Event, _: Context) -> None:
+        seen.append(
+            (event.data["data"]["object"], str(Decimal(1) / Decimal(3)), structlog.contextvars.get_contextvars())
+        )
+
+    def spoil(event: Event, _: Context) -> None:
+        event.data["data"]["object"].clear()
+        getcontext().prec = 2
+        structlog.contextvars.bind_contextvars(customer="ada")
+
+    spoils, looks, ships = (
+        odd(name, act, transactional=transactional)
+        for name, act, transactional in (("spoils", spoil, True), ("innocent", look, True), ("ships", look, False))
+    )
+    shop = Workshop(sqlite_ledger, broker, [spoils, looks, ships])
+    await shop.publish(*[order_paid(number) for number in range(EVENTS)])
+    async with shop.working():
+        await eventually(lambda: shop.all_succeeded(3 * EVENTS), within_s=30)
+    third = str(Decimal(1) / Decimal(3))
+    assert sorted(seen, key=str) == [({"order_id": f"order-{one}"}, third, {}) for one in range(EVENTS) for _ in "12"]
 
 
 # case: H8
