@@ -116,6 +116,8 @@ def guard(token: str | None) -> Middleware:
             return problem(403, "loopback_only", "without a token only programs of this machine are answered")
         if request.method not in ("GET", "HEAD") and request.content_type in FORM_TYPES:
             return problem(415, "unsupported_media_type", "the content type must be application/json")
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            return problem(415, "unsupported_media_type", "the body must come as it is, not compressed")
         return await handler(request)
 
     return check
@@ -129,7 +131,15 @@ def _is_own(request: web.Request) -> bool:
 
 def is_by_own_name(request: web.Request) -> bool:
     """Whether it came by a name of this machine, and not by one that merely leads here (a rebinding attack's)."""
-    return is_loopback(URL(f"http://{request.host}").host or "")
+    return is_loopback(_named(request.host))
+
+
+def _named(host: str) -> str:
+    """The name in a header `Host`; empty where it is none."""
+    try:
+        return URL(f"http://{host}").host or ""
+    except ValueError:
+        return ""
 
 
 def _plain(value: object) -> object:

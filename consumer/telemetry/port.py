@@ -21,6 +21,10 @@ from aiohttp.web_protocol import _ErrInfo
 log = structlog.get_logger(__name__)
 
 UNREAD_MAX_BYTES = 64 * 1024
+HEAD_WITHIN_S = 10.0
+"""How long a connection to the internal port may take for its first request."""
+KEPT_OPEN_S = 75.0
+"""How long one that says nothing more stays open there; aiohttp's own is an hour."""
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Refusal = Callable[[web.BaseRequest, int, BaseException | None], web.StreamResponse]
 
@@ -140,7 +144,9 @@ class Server(web.Server):
 
 
 class InternalRunner(web.AppRunner):
-    """Serves an application on the internal port: no header `Server`, and every failure is a small JSON answer."""
+    """Serves an application on the internal port: no header `Server`, and every failure is a small JSON answer. Bodies
+    stay as sent: a megabyte that unpacks to gigabytes would hold up the loop, and with it the role's own work, whatever
+    address it is sent to."""
 
     def __init__(self, app: web.Application) -> None:
         super().__init__(app, access_log=None, handle_signals=False)
@@ -148,7 +154,14 @@ class InternalRunner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
-        return Server(made.request_handler, _refused, request_factory=made.request_factory)
+        return Server(
+            made.request_handler,
+            _refused,
+            request_factory=made.request_factory,
+            head_timeout_s=HEAD_WITHIN_S,
+            keepalive_timeout=KEPT_OPEN_S,
+            auto_decompress=False,
+        )
 
 
 async def _unnamed(_: web.Request, response: web.StreamResponse) -> None:

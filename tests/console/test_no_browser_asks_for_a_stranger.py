@@ -16,6 +16,8 @@ JSON = {"Content-Type": "application/json"}
         {"Host": "evil.example"},
         {"Host": "evil.example:9090"},
         {"Host": "127.0.0.1.evil.example"},
+        {"Host": "[::1"},
+        {"Host": "127.0.0.1:99999"},
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site"},

@@ -252,3 +252,9 @@ async def test_every_process_is_listed_with_what_its_checks_say(api: Client, sql
     [one] = body["processes"]
     assert (status, one["role"], one["host"], one["pid"], one["ready"]) == (200, "work", "shop-1", 7, False)
     assert one["checks"]["ledger_write"]["code"] == "ledger_locked"
+
+
+async def test_a_compressed_body_is_refused_unopened(api: Client) -> None:
+    coded = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    async with api.put("/api/checkouts/s1", data=b"not packed at all", headers=coded) as answer:
+        assert answer.status == 415

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import zlib
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -11,9 +13,13 @@ import pytest
 from aiohttp import web
 
 from consumer.clock import DrivenClock
+from consumer.telemetry import port as port_
 from consumer.telemetry.internal import Readiness, internal_app
 from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.port import InternalRunner
+
+ZEROS = gzip.compress(bytes(64 * 1024 * 1024))
+"""A sixteenth of a megabyte, to be unpacked to a thousand times that."""
 
 
 @pytest.fixture
@@ -71,3 +77,28 @@ async def test_a_failing_page_says_nothing_of_itself(port: int) -> None:
     assert b"server:" not in head.lower()
     assert orjson.loads(body)["error"]["code"] == "internal_error"
     assert b"hush" not in body
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nowhere"])
+async def test_no_body_is_unpacked(port: int, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    def broken(*_: object) -> object:
+        raise AssertionError("unpacked")
+
+    monkeypatch.setattr(zlib, "decompressobj", broken)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+        for coding in ("gzip", "deflate", "br", "zstd"):
+            async with http.get(path, data=ZEROS, headers={"Content-Encoding": coding}) as answer:
+                assert answer.status == (200 if path == "/healthz" else 404)
+        async with http.get("/healthz") as answer:
+            assert (await answer.json())["status"] == "ok"
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /healthz HTTP/1.1\r\nHost:"])
+async def test_who_asks_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    """A hundred of them took all file descriptors, and every webhook was refused, for as long as they stayed."""
+    monkeypatch.setattr(port_, "HEAD_WITHIN_S", 0.05)
+    runner = InternalRunner(internal_app(metrics=Metrics(), readiness=Readiness(DrivenClock())))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    assert await sent(int(runner.addresses[0][1]), begun) == (b"", b"")
+    await runner.cleanup()
