@@ -294,13 +294,13 @@ class Event(Generic[P_co]):
     key: str
     trust: Trust
     source: Source
-    raw: bytes
+    raw: bytes = field(repr=False)
     received_at: datetime
     delivery_id: str = ""
     object_id: str | None = None
     order_id: str | None = None
     subscription_id: str | None = None
-    customer: str | None = None
+    customer: str | None = field(default=None, repr=False)
     occurred_at: datetime | None = None
     traceparent: str | None = None
 

@@ -12,6 +12,7 @@ TEXT_MAX_CHARS = 16_384
 ITEMS_MAX = 100
 DEPTH_MAX = 6
 WALLET_MIN_CHARS = 32
+CUSTOMER_KEY = "customer:"
 NAMED_MIN_CHARS = 3
 """A shorter customer reference stands in too many words to be looked for."""
 _CONTAINERS = frozenset({"body", "raw", "payload", "content", "data", "document"})
@@ -38,17 +39,32 @@ _PRIVATE_NAMES = frozenset(
         "signature",
     }
 )
+_CREDENTIALS = r"(?:secret|password|passwd|token|api[_-]?key|credentials?)"
+_OF_A_PAYER = r"\b(?:customer_reference|customer_email|customer|wallet|payer|description)"
+_IS = r"['\"]?\s{0,3}[=:]\s{0,3}"
+_QUOTED = r"(['\"])(?!\[redacted\])(?:\\.|(?!\2)[^\\]){1,2048}+"
+"""A text from its quote on, to the one that ends it, as Python and JSON write it. Its quote is the second group."""
+_TEXTS = r"'(?:\\.|[^'\\])*+'?|\"(?:\\.|[^\"\\])*+\"?"
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"whsec_[A-Za-z0-9+/=_-]{1,512}"), f"whsec_{REDACTED}"),
     (re.compile(r"svc_sk_live_[\x21-\x2b\x2d-\x39\x3b-\x7e]{1,512}"), f"svc_sk_live_{REDACTED}"),
     (re.compile(r"\b(Basic|Bearer)\s+[A-Za-z0-9+/=._~-]{4,4096}", re.IGNORECASE), rf"\1 {REDACTED}"),
-    (re.compile(r"://[^\s/@\"']{1,256}@"), f"://{REDACTED}@"),
+    (re.compile(r"://[^\s@\"]{1,256}@"), f"://{REDACTED}@"),
+    (re.compile(rf"({_CREDENTIALS}{_IS}){_QUOTED}", re.IGNORECASE), rf"\1\2{REDACTED}"),
+    (
+        re.compile(rf"({_CREDENTIALS}=)(?!\[redacted\])[^\s,;&'\")\]}}]{{1,512}}", re.IGNORECASE),
+        rf"\1{REDACTED}",
+    ),
+    (re.compile(rf"({_OF_A_PAYER}{_IS}){_QUOTED}"), rf"\1\2{REDACTED}"),
+    (re.compile(rf"(['\"]metadata['\"]\s{{0,3}}:\s{{0,3}})\{{(?:[^{{}}'\"]|{_TEXTS})*+"), rf"\1{{{REDACTED}"),
+    (re.compile(rf"(['\"]line_items['\"]\s{{0,3}}:\s{{0,3}})\[(?:[^\[\]'\"]|{_TEXTS})*+\]?"), rf"\1{REDACTED}"),
+    (re.compile(r"((['\"])customer:)(?!\[redacted\])(?:\\.|(?!\2)[^\\]){1,512}+"), rf"\1{REDACTED}"),
     (re.compile(r"\$argon2[a-z]{1,2}\$[^\s\"']{1,512}"), REDACTED),
-    (re.compile(r"\bcustomer:[^\s,;\"')\]}]{1,512}"), f"customer:{REDACTED}"),
+    (re.compile(r"\bcustomer:(?!\[redacted\])[^\s,;\"')\]}]{1,512}"), f"customer:{REDACTED}"),
     (
         re.compile(
             r"(\b(?:customer_reference|customer_email|customer|wallet|payer)['\"]?\s{0,3}[=:]\s{0,3}['\"]?)"
-            r"(?!\[redacted\])[^\s,;'\")\]}=]{1,512}+(?!=)"
+            r"(?!\[redacted\])[^\s,;&'\")\]}=]{1,512}+(?!=)"
         ),
         rf"\1{REDACTED}",
     ),
@@ -57,6 +73,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
 _OF_A_CUSTOMER = ("id", "reference", "email", "address", "name", "phone", "wallet", "customer")
 _CUSTOMER_NAMES = ("customer", "customers", "customer_reference", "customer_id", "email", "wallet", "payer")
 """How the names of the fields end that say whose an event is, wherever they stand."""
+_OF_A_PERSON = (*_CUSTOMER_NAMES, "customerid", "customerreference", "customer_name", "phone", "address")
+"""And those that say who somebody is, or where."""
 # A wallet's address: who paid. It is the base58 of 32 bytes, wherever it stands, but for an id behind its prefix; and
 # what looks like one by itself: both cases and a digit.
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -66,7 +84,15 @@ _LOOKS_LIKE_A_WALLET = re.compile(r"(?=.*[a-z])(?=.*[A-Z])(?=.*[1-9])")
 _ID_PREFIX = re.compile(r"(?:^|[^A-Za-z0-9])(?:app|cs|dlv|evt|ik|mer|ord|pay|plan|price|prod|req|sub)_$")
 _PREFIX_MAX_CHARS = 8
 _KEY_BYTES = 32
-_TRIGGERS = ("whsec_", "svc_sk_", "asic", "earer", "@", "argon2", "customer", "wallet", "payer", "ASIC", "EARER")
+_TRIGGERS = (
+    "@", "whsec_", "svc_sk_", "basic", "bearer", "argon2", "customer", "wallet", "payer", "secret", "passw", "token",
+    "api_key", "api-key", "apikey", "credential", "metadata", "line_items", "description",
+)  # fmt: skip
+
+
+def _is_customers_key(text: str) -> bool:
+    """Whether it is the key of a customer and nothing else, whose reference may be any text."""
+    return text.startswith(CUSTOMER_KEY) and text[len(CUSTOMER_KEY) :][:1].strip() != ""
 
 
 def scrub(text: str) -> str:
@@ -75,7 +101,8 @@ def scrub(text: str) -> str:
         text = text[:TEXT_MAX_CHARS] + " [cut]"
     if len(text) >= WALLET_MIN_CHARS:
         text = _RUN.sub(_wallet_masked, text)
-    if not any(trigger in text for trigger in _TRIGGERS):
+    lowered = text.lower()
+    if not any(trigger in lowered for trigger in _TRIGGERS):
         return text
     for pattern, mask in _PATTERNS:
         text = pattern.sub(mask, text)
@@ -111,7 +138,7 @@ def is_private(name: str) -> bool:
 def redacted(value: Any, depth: int = 0) -> Any:
     """A value fit for a log line: secrets masked, bytes as their length, nothing endless."""
     if isinstance(value, str):
-        return scrub(value)
+        return CUSTOMER_KEY + REDACTED if _is_customers_key(value) else scrub(value)
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
@@ -150,7 +177,8 @@ def masked(value: Any, *, hide: bool = False) -> Any:
 
 
 def _is_personal(name: str) -> bool:
-    return name.lower() not in _CONTAINERS and is_private(name)
+    lowered = name.lower()
+    return lowered not in _CONTAINERS and (is_private(name) or lowered.endswith(_OF_A_PERSON))
 
 
 def customers_in(value: Any, *, is_one: bool = False) -> Iterator[str]:

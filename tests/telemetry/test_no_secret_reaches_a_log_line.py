@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.telemetry.redaction import REDACTED, is_private, redacted, redacted_fields, scrub
+from consumer.events import Source
+from consumer.telemetry.redaction import REDACTED, is_private, masked, redacted, redacted_fields, scrub
+from consumer.wire import own_event
 
 
 @pytest.mark.parametrize(
@@ -23,6 +26,12 @@ from consumer.telemetry.redaction import REDACTED, is_private, redacted, redacte
         ("write to ada@example.com now", "ada@example"),
         ("key customer:ada-17 held", "ada-17"),
         ("$argon2id$v=19$m=65536$c2FsdA$aGFzaA", "aGFzaA"),
+        ("postgresql+asyncpg://user:hu/sh'hush@db:5432/x", "hush"),
+        ("connect(password='hush hush', port=1)", "hush"),
+        ("host=db password=hush user=x", "hush"),
+        ('{"api_key": "hush", "n": 1}', "hush"),
+        ("401, message='Unauthorized', url='https://api.example/x?Access_Token=hush&n=1'", "hush"),
+        ("https://api.example/x?customer=hush&n=1", "hush"),
     ],
 )
 def test_secrets_in_any_text_are_masked(text: str, hidden: str) -> None:
@@ -45,6 +54,52 @@ def test_what_an_operator_needs_stays(name: str) -> None:
     assert redacted_fields({name: "evt_1"}) == {name: "evt_1"}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'customer': 'Ada Lovelace', 'id': 'evt_1'}",
+        '{"customer_reference":"Ada \\"Countess\\" Lovelace","id":"evt_1"}',
+        "{'description': \"for Ada's and Lovelace\", 'id': 'evt_1'}",
+        "{'metadata': {'to': 'Ada} Lovelace', 'by': \"it's Lovelace\"}, 'id': 'evt_1'}",
+        "{'line_items': [{'name': 'Ada] Lovelace', 'quantity': 1}], 'id': 'evt_1'}",
+        "key='customer:Ada Lovelace', id='evt_1'",
+    ],
+)
+def test_what_a_payer_wrote_is_masked_to_its_end_and_no_further(text: str) -> None:
+    # case: S9
+    shown = scrub(f"RuntimeError: cannot ship {text} now")
+    assert "Lovelace" not in shown
+    assert "evt_1" in shown
+    cut = text[: text.index("Lovelace") + 8]
+    assert "Lovelace" not in scrub(cut), "cut where it was too long"
+    assert scrub(shown) == shown
+
+
+def test_the_key_of_a_customer_hides_all_of_the_reference() -> None:
+    # case: S9
+    assert redacted_fields({"key": "customer:Ada Lovelace"}) == {"key": f"customer:{REDACTED}"}
+
+
+def test_an_event_that_an_author_logs_holds_no_body_and_no_customer() -> None:
+    # case: S9, H12
+    event = own_event(
+        application="default", id="drv_1", type="access.granted", key="customer:Ada Lovelace", source=Source.RELAY,
+        at=datetime(2026, 1, 2, tzinfo=UTC), data={"customer": "Ada Lovelace", "note": "Lovelace"},
+    )  # fmt: skip
+    assert "drv_1" in str(redacted(event))
+    assert "Lovelace" not in str(redacted(event))
+    assert "Lovelace" not in scrub(f"cannot ship {event!r}")
+
+
+def test_a_fixture_names_nobody() -> None:
+    # case: S9
+    body = {"customer_id": "Ada", "payer": "Ada", "from_wallet": "Ada", "customerReference": "Ada", "phone": "Ada",
+            "shipping_address": {"city": "Ada"}, "order_id": "o1", "amount": "5.00"}  # fmt: skip
+    shown = masked(body)
+    assert "Ada" not in str(shown)
+    assert (shown["order_id"], shown["amount"]) == ("o1", "5.00")
+
+
 def test_bytes_are_shown_as_their_length_and_nothing_is_endless() -> None:
     assert redacted(b"secret body") == "<11 bytes>"
     assert len(redacted("x" * 100_000)) < 17_000
@@ -57,7 +112,8 @@ def test_bytes_are_shown_as_their_length_and_nothing_is_endless() -> None:
 
 def test_masking_takes_a_bounded_time() -> None:
     before = time.perf_counter()
-    for text in ("a" * 16_000 + "@", "a." * 8_000 + "@", "@" * 16_000, "://" * 5_000 + "@", "customer:" * 2_000):
+    odd = ("'metadata':{'" * 1_300, "token='" * 2_300, "secret=" * 2_300, "'line_items':[" + "'a'," * 4_000)
+    for text in ("a" * 16_000 + "@", "a." * 8_000 + "@", "@" * 16_000, "://" * 5_000 + "@", "customer:" * 2_000, *odd):
         scrub(text)
     assert time.perf_counter() - before < 2.0
 
