@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from consumer.telemetry.redaction import scrub
+
 PLACES_MAX = 8
 FILE_MAX_CHARS = 120
 FUNCTION_MAX_CHARS = 80
@@ -99,12 +101,12 @@ def place_of_import(error: BaseException, package: str) -> Place | None:
 
 def told_import(error: BaseException, modules: Iterable[str], most: int) -> str:
     """Why modules of these names could not be imported, in one line of at most so many characters, with the author's
-    file and line where it broke."""
+    file and line where it broke. What an author's code raises may hold what it connects with: secrets are masked."""
     places = (place_of_import(error, module.partition(":")[0].partition(".")[0]) for module in modules)
     place = next((one for one in places if one is not None), None)
     said = error.msg if isinstance(error, SyntaxError) else str(error)
     at = f" (at {place.file}:{place.line})" if place is not None else ""
-    return f"{type(error).__name__}: {said}"[: most - len(at)].replace("\n", " ") + at
+    return f"{type(error).__name__}: {scrub(said)}"[: most - len(at)].replace("\n", " ") + at
 
 
 def told(places: Iterable[Place]) -> str:

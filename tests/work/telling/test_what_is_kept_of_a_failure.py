@@ -267,6 +267,14 @@ def test_an_import_that_failed_says_why_and_where_in_one_bounded_line() -> None:
     assert told_import(ImportError("no\nsuch"), [], 99) == "ImportError: no such"
 
 
+def test_an_import_that_failed_tells_no_secret() -> None:
+    # case: S9
+    said = "RuntimeError: svc_sk_live_hush at postgresql://u:hush@db/x token=hush password='hush' for hush@example.com"
+    told = told_import(RuntimeError(said), [], 300)
+    assert "hush" not in told
+    assert told.startswith("RuntimeError: RuntimeError: svc_sk_live_[redacted] at postgresql://[redacted]@db/x")
+
+
 def test_a_syntax_error_names_its_own_line() -> None:
     error = raised(lambda: compile("\ndef ship(:", "/code/shop/orders.py", "exec"))
     assert place_of_import(error, "shop") == Place("/code/shop/orders.py", 2, "<module>")
