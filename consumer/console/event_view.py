@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.errors import NotFound
+from consumer.errors import NotFound, NotUnderstood
+from consumer.events import parse_json
 from consumer.ledger.handling import events, runs
 from consumer.ledger.tables import AttemptRow, EventRow, QuarantineRow, RunRow
 from consumer.reason import reason_of
@@ -53,13 +54,20 @@ def payload_of(row: EventRow, *, raw: bool = False) -> Payload:
     names the file. Pure."""
     if row.archive is not None:
         return Payload(None, row.customer if raw else None)
-    try:
-        body = orjson.loads(row.raw)
-    except orjson.JSONDecodeError:
-        body = row.raw.decode("utf-8", "replace")
     if raw:
-        return Payload(body, row.customer)
-    return Payload(masked(body), None if row.customer is None else REDACTED)
+        return Payload(_as_it_is(row.raw), row.customer)
+    try:
+        body = masked(parse_json(row.raw, tolerant=True))
+    except NotUnderstood:
+        body = REDACTED  # nothing names what in it is personal
+    return Payload(body, None if row.customer is None else REDACTED)
+
+
+def _as_it_is(raw: bytes) -> Any:
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return raw.decode("utf-8", "replace")
 
 
 def event_document(row: EventRow) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from consumer.broker import Broker
 from consumer.clock import SystemClock
@@ -17,7 +17,7 @@ from consumer.console.event_view import event_view
 from consumer.errors import NotFound
 from consumer.events import Source
 from consumer.ledger import Database
-from consumer.ledger.tables import AuditRow
+from consumer.ledger.tables import AuditRow, EventRow
 from consumer.plugin import Context, Event, OrderEvent, handles
 from consumer.telemetry.logs import configure_logging
 from consumer.testing import Workbench
@@ -124,6 +124,27 @@ async def test_the_payload_is_masked_and_raw_is_audited(desk: Desk, sqlite_ledge
     async with sqlite_ledger.reading() as session:
         actions = [(row.action, row.subject) for row in (await session.execute(select(AuditRow))).scalars()]
     assert actions.count(("event.shown_raw", "event:drv_1")) == 1
+
+
+# case: S9
+@pytest.mark.parametrize(
+    ("body", "is_read"),
+    [
+        (b'{"id":"drv_1","data":{"customer":"Jane","note":"\\ud83d","metadata":{"to":"Jane"}}}', True),
+        (b'{"id":"drv_1","data":{"customer":"Jane","metadata":{"to":"Jane"}', False),
+    ],
+    ids=["half a character", "cut short"],
+)
+async def test_a_body_that_is_odd_is_masked_as_any_other(
+    desk: Desk, sqlite_ledger: Database, body: bytes, is_read: bool
+) -> None:
+    async with sqlite_ledger.transaction() as session:
+        await session.execute(update(EventRow).where(EventRow.__table__.c.id == "drv_1").values(raw=body))
+    shown = await asyncio.to_thread(desk.ask, "events", "show", "drv_1")
+    assert "Jane" not in json.dumps(shown)
+    assert isinstance(shown["payload"], dict) == is_read
+    raw = await asyncio.to_thread(desk.ask, "events", "show", "drv_1", "--raw")
+    assert raw["payload"] == body.decode()
 
 
 async def test_a_shown_event_is_a_fixture(desk: Desk, tmp_path: Path) -> None:
