@@ -83,11 +83,16 @@ def _none_fits(in_all: int, application: str | None) -> str:
 @app.command()
 def show(
     number: Annotated[int, typer.Argument(metavar="ID", max=ID_MAX, help="Its number in `quarantine list`.")],
-    raw: Annotated[bool, typer.Option("--raw", help="Its body, too: it holds what somebody sent.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Its body, too, with personal data; written into the audit trail.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """One delivery: where it came from, why it lies there; its body only with --raw."""
-    [row] = run(_rows(settings_looking(), number, None, None, 1))
+    settings = settings_looking()
+    [row] = run(_rows(settings, number, None, None, 1))
+    if raw:
+        run(_shown_raw(settings, row))
     found: dict[str, Any] = {
         "id": row.id,
         "application": row.application,
@@ -201,6 +206,15 @@ async def _rows(
     if not rows and number is not None:  # for a reason none is an answer, too
         raise NotFound("nothing like that lies in quarantine")
     return rows
+
+
+async def _shown_raw(settings: Settings, row: QuarantineRow) -> None:
+    """Who looked at what somebody sent: under `signature` it is the service, and tells of a payer."""
+    async with ledger(settings) as database, database.transaction() as session:
+        audit.note(
+            session, at=await shared_time(session), application=row.application, actor=actor(),
+            action="delivery.shown_raw", subject=f"delivery:{row.delivery_id}",
+        )  # fmt: skip
 
 
 async def _publish(settings: Settings, rows: Sequence[QuarantineRow]) -> None:

@@ -55,7 +55,10 @@ def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path)
     assert "there may be more" in desk.call("quarantine", "list", "--limit", "1").stdout
     shown = desk.ask("quarantine", "show", str(first))
     assert (shown["reason"], shown["event_id"], "body" in shown) == ("not_confirmed", "evt_1", False)
+    assert desk.ask("audit", "list")["entries"] == []
     assert desk.ask("quarantine", "show", str(first), "--raw")["body"] == '{"id":"evt_1"}'
+    [seen] = desk.ask("audit", "list")["entries"]
+    assert (seen["action"], seen["subject"]) == ("delivery.shown_raw", f"delivery:{shown['delivery_id']}")
     assert "say which" in desk.ask("quarantine", "discard", "--reason", "x", "--yes", code=2)
     assert "not_found" in desk.ask("quarantine", "show", "999", code=1)
     assert "not_found" in desk.ask("quarantine", "show", str(2**63 - 1), code=1)
