@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -142,14 +142,18 @@ class ApplicationSync:
     # --- one-shot commands -------------------------------------------------------------------------------------
 
     async def backfill_once(
-        self, options: BackfillOptions, on_progress: Callable[[Progress], None] | None = None
+        self,
+        options: BackfillOptions,
+        on_progress: Callable[[Progress], None] | None = None,
+        begins: Callable[[], Awaitable[None]] | None = None,
     ) -> BackfillReport:
-        """`consumer backfill`: one walk. A walk that moves the bookmark, and a seed before the first walk, need the
-        lead: raises AnotherLeads when another process has it (case B26). The others run beside it."""
+        """`consumer backfill`: one walk; `begins` is awaited as soon as nothing keeps it from beginning. A walk that
+        moves the bookmark, and a seed before the first walk, need the lead: raises AnotherLeads when another process
+        has it (case B26). The others run beside it."""
 
         async def walk(*, leads: bool = True) -> BackfillReport:
             await self.identity.check(remember=leads and not options.dry_run, priority=Priority.BACKFILL)
-            return await self.backfill.once(options, on_progress)
+            return await self.backfill.once(options, on_progress, begins)
 
         try:
             return await self.leader.once(walk)

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import typer
 
 from consumer.app.commands.walking import Syncing, open_syncing
 from consumer.app.sync_parts import sync_policy
-from consumer.cli.consent import Yes, consent
+from consumer.cli.consent import Yes, actor, consent
 from consumer.cli.filters import Application, Since, Until, parse_moment, require_window
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, settings_for, time_there
@@ -21,6 +22,8 @@ from consumer.cli.walking.each import each, told
 from consumer.cli.walking.lead import BACKFILL, COMMAND, SYNC, Led, Wait, lease_of
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar, shown_duration
 from consumer.errors import LedgerError, UsageError
+from consumer.ledger import audit
+from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Role
 from consumer.sync.backfill import cutover
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
@@ -48,6 +51,7 @@ def backfill(
         Path | None, typer.Option(help="Check a certificate: its digest, its sums, its verdict. Asks nobody.")
     ] = None,
     application: Application = None,
+    reason: Annotated[str | None, typer.Option(help="With --seed: why; kept in the audit trail.")] = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -69,7 +73,7 @@ def backfill(
     if seed and not dry_run:
         consent("archive what the ledger lacks as history, so that no handler ever acts on it?", yes=yes)
     options = BackfillOptions(full=full, since=begin, until=end, seed=seed, dry_run=dry_run)
-    raise typer.Exit(run(_backfill(options, application, output, yes=yes)))
+    raise typer.Exit(run(_backfill(options, application, output, reason, yes=yes)))
 
 
 def _now(*times: str | None) -> datetime:
@@ -84,7 +88,9 @@ def _now(*times: str | None) -> datetime:
         return ours
 
 
-async def _backfill(options: BackfillOptions, application: str | None, output: Output, *, yes: bool) -> int:
+async def _backfill(
+    options: BackfillOptions, application: str | None, output: Output, reason: str | None, *, yes: bool
+) -> int:
     """The exit code: 0 when each application was walked, or another process does it; see `told` for the others."""
     settings = settings_for(Role.OPERATE)
     lease_s = sync_policy(settings).lease_s
@@ -95,7 +101,7 @@ async def _backfill(options: BackfillOptions, application: str | None, output: O
         await _consent_to_history(syncing, options, yes=yes)
 
         async def walk(one: ApplicationSync) -> dict[str, Any]:
-            found, predicted_s = await _walk(one, options, syncing, lease_s)
+            found, predicted_s = await _walk(one, options, syncing, lease_s, reason)
             if isinstance(found, Led):
                 output.line(f"{one.app.name}: {found.line()}")
                 return {"application": one.app.name, "another_leads": True, "led_by": found.by}
@@ -132,12 +138,16 @@ def say_unread(syncing: Syncing, output: Output) -> None:
 
 
 async def _walk(
-    one: ApplicationSync, options: BackfillOptions, syncing: Syncing, lease_s: float
+    one: ApplicationSync, options: BackfillOptions, syncing: Syncing, lease_s: float, reason: str | None
 ) -> tuple[BackfillReport | Led, float | None]:
+    async def begins() -> None:
+        if options.seed and not options.dry_run:
+            await _note(syncing, one.app.name, options, reason)
+
     page_s = await one.app.api.predict_s(PREDICT_PAGES) / PREDICT_PAGES
     with ProgressBar(one.app.name, page_s) as bar:
         wait = Wait(
-            walk=lambda: one.backfill_once(options, bar.walked),
+            walk=lambda: one.backfill_once(options, bar.walked, begins),
             look=lambda: lease_of(syncing.database, one.leader.role),
             clock=syncing.clock,
             say=bar.say,
@@ -145,6 +155,16 @@ async def _walk(
             served_by=() if options.seed else (SYNC, BACKFILL),
         )
         return await wait.done(), bar.first_prediction_s
+
+
+async def _note(syncing: Syncing, application: str, options: BackfillOptions, reason: str | None) -> None:
+    """Who decided that no handler ever acts on what is older. Before it begins: it may be killed in the middle."""
+    given = {"full": options.full, "since": options.since, "until": options.until}
+    async with syncing.database.transaction() as session:
+        audit.note(
+            session, at=await shared_time(session), application=application, actor=actor(), action="history.archived",
+            subject=f"application:{application}", after=orjson.dumps(given).decode(), reason=reason,
+        )  # fmt: skip
 
 
 def say_report(report: BackfillReport, output: Output) -> None:

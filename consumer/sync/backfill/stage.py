@@ -6,7 +6,7 @@ Cases B1-B13, B23-B30, B34. What a walk publishes goes the same way as everythin
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 
@@ -62,14 +62,20 @@ class Backfill(WokenStage):
         return max(0.0, began + self.interval_s - self.app.clock.monotonic())
 
     async def once(
-        self, options: BackfillOptions | None = None, on_progress: Callable[[Progress], None] | None = None
+        self,
+        options: BackfillOptions | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        begins: Callable[[], Awaitable[None]] | None = None,
     ) -> BackfillReport:
-        """One walk. Raises PaymentsError, BrokerError, LedgerError; what was done until then stays done.
+        """One walk; `begins` is awaited when it can be done as asked, before a page is read. Raises PaymentsError,
+        BrokerError, LedgerError; what was done until then stays done.
 
         On a failure the next walk goes on where this one was cut (case B10); a 429 is waited out on the way (B24).
         """
         async with self.walking:
             begun = await self.start.begin(options or BackfillOptions(), self._lister, sweeps=True)
+            if begins is not None:
+                await begins()
             await self.read(begun, on_progress)
             return await self.conclude(begun)
 

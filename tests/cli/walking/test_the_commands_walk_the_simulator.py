@@ -131,7 +131,14 @@ async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_takes_history_onl
         await eventually(has_walked, within_s=30, every_s=0.2, what="the first walk is complete")
         vague = await operator.run("backfill", "--seed", "--yes")
         assert (vague.returncode, vague.stderr.partition(":")[0]) == (2, "error[usage]")
-        [seeded] = (await operator.answer("backfill", "--seed", "--full", "--yes"))["walks"]
+        assert (await operator.answer("audit", "list"))["entries"] == [], "what was refused was not done"
+        why = ("--reason", "sold elsewhere until today")
+        [seeded] = (await operator.answer("backfill", "--seed", "--full", "--yes", *why, LOGNAME="ada"))["walks"]
+        [noted] = (await operator.answer("audit", "list"))["entries"]
+        assert [noted[name] for name in ("actor", "action", "subject", "reason")] == [
+            "operator:ada", "history.archived", "application:default", why[1],
+        ]  # fmt: skip
+        assert json.loads(noted["after"]) == {"full": True, "since": None, "until": None}
         assert (seeded["published"], seeded["left"]) == (0, operator.listed), "no worker runs: all are still missing"
         assert seeded["cut_over"] is not None
         early = await operator.run("backfill", "--seed", "--full", "--yes", "--until", "2099-01-01")
