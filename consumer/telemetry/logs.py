@@ -14,7 +14,7 @@ import orjson
 import structlog
 from structlog.typing import Processor, WrappedLogger
 
-from consumer.document import printable
+from consumer.document import printable, printable_json
 from consumer.errors import ConsumerError, code_of
 from consumer.retry import Lasting
 from consumer.telemetry.redaction import redacted_fields
@@ -277,6 +277,8 @@ def _renderer(*, console: bool, colors: bool) -> Processor:
 
 def _json(value: Any, **_: Any) -> str:
     try:
-        return orjson.dumps(value, default=str).decode()
+        line = orjson.dumps(value, default=str)
+        text = line.decode()  # who looks at it looks by a terminal, which obeys more than what JSON escapes
+        return text if text.isprintable() else printable_json(line).decode()
     except TypeError:  # lone surrogates, integers over 64 bits: a log line must never be an accident
         return json.dumps(value, default=str)

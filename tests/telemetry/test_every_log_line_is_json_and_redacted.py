@@ -192,3 +192,11 @@ def test_what_libraries_said_is_remembered_within_bounds() -> None:
         assert seldom.filter(said("aiokafka", "line %d", number))
     assert seldom.filter(said("aiokafka", "line %d", 0)), "the oldest is forgotten first"
     assert not seldom.filter(said("aiokafka", "line %d", REMEMBERED_MAX))
+
+
+def test_a_line_of_json_moves_no_terminal(stream: io.StringIO) -> None:
+    odd = "A\x9b2J\u202eB\x7f\u2028C\x1b[2J"
+    configure_logging("info", "json", stream)
+    structlog.get_logger("x").info("accepted", order_id=odd)
+    assert stream.getvalue().rstrip("\n").isprintable()
+    assert lines(stream)[0]["order_id"] == odd
