@@ -164,9 +164,13 @@ def verify(
     except OSError as error:
         raise UsageError("the file cannot be read", file=str(file), cause=error.strerror) from error
     output = Output(as_json)
-    output.document({"verified": found.fault is None, **asdict(found)})
+    anchored = None if known is None else known["number"]
+    output.document({"verified": found.fault is None, "anchored": anchored, **asdict(found)})
     if found.fault is None:
         output.line(f"verified: {found.entries} entries, {found.plans} plan(s), the last hash {found.hash}")
+        if (anchored or 0) < found.entries:
+            since = f"what follows entry {anchored}" if anchored else "any entry"
+            output.line(f"no anchor vouches for {since}: who can write the ledger can write it anew")
         return
     output.line(f"refused: {found.fault}; {found.entries} entries before it are as they were written")
     raise typer.Exit(FAULTY)
@@ -177,6 +181,11 @@ def _anchor(file: Path) -> Mapping[str, Any]:
         found = orjson.loads(file.read_bytes())
     except (OSError, orjson.JSONDecodeError) as error:
         raise UsageError("the anchor cannot be read", file=str(file)) from error
-    if not isinstance(found, dict) or not found.keys() >= ANCHOR or not isinstance(found["number"], int):
+    if not isinstance(found, dict) or not found.keys() >= ANCHOR or not _is_place(found["number"], found["hash"]):
         raise UsageError("this is no anchor: `consumer audit anchor` makes one", file=str(file))
     return found
+
+
+def _is_place(number: object, its_hash: object) -> bool:
+    """Whether the chain could end so; JSON's `true` is a number to Python."""
+    return type(number) is int and number >= 0 and isinstance(its_hash, str)

@@ -81,6 +81,8 @@ class _Reader:
     def read(self, anchor: Mapping[str, Any] | None) -> None:
         """Raises _Fault."""
         total = self._begin()
+        if anchor is not None and anchor["number"] == 0 and anchor["hash"] != START:
+            raise _Fault("the anchor is of no trail: before the first entry there is one hash only")
         while self._at is not None and not ({"plan", "end"} & self._at.document.keys()):
             self._entry(self._at)
             if anchor is not None and self.entries == anchor["number"] and self.hash != anchor["hash"]:

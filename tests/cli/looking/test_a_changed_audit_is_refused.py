@@ -113,6 +113,9 @@ def test_a_tail_that_was_written_anew_is_shown_by_an_anchor() -> None:
     assert verified(WHOLE.splitlines(keepends=True), anchor).fault is None
     short = verified(export(honest[:10]).splitlines(keepends=True), anchor)
     assert short.fault == "the trail ends at entry 10, and the anchor is of entry 20"
+    lines = WHOLE.splitlines(keepends=True)
+    assert verified(lines, {"number": 0, "hash": START}).fault is None
+    assert verified(lines, {"number": 0, "hash": anchor["hash"]}).fault is not None
 
 
 @pytest.fixture
@@ -165,6 +168,18 @@ def test_the_commands(desk: Desk, noted: str, tmp_path: Path) -> None:
     done = desk.call("audit", "verify", file, "--anchor", str(tmp_path / "anchor.json"), **nowhere)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"verified: {told['number']} entries, 1 plan(s)")
+    assert "no anchor" not in done.stdout
+    entry = json.loads(Path(file).read_text().splitlines()[12])
+    (tmp_path / "older.json").write_text(json.dumps({"number": 12, "hash": entry["hash"]}))
+    for given, since in ((("--anchor", str(tmp_path / "older.json")), "what follows entry 12:"), ((), "any entry:")):
+        done = desk.call("audit", "verify", file, *given)
+        assert (
+            done.stdout.splitlines()[1] == f"no anchor vouches for {since} who can write the ledger can write it anew"
+        )
+    for odd in ({"number": -1, "hash": "x"}, {"number": True, "hash": "x"}, {"number": 1, "hash": None}):
+        (tmp_path / "odd.json").write_text(json.dumps(odd))
+        done = desk.call("audit", "verify", file, "--anchor", str(tmp_path / "odd.json"))
+        assert (done.returncode, done.stderr[:33]) == (2, "error[usage]: this is no anchor: ")
     content = Path(file).read_bytes()
     assert desk.call("audit", "export", "-").stdout.encode() == content
     Path(file).write_bytes(content.replace(b'"actor":"op"', b'"actor":"me"', 1))
