@@ -155,6 +155,9 @@ def _internal_problems(settings: Settings) -> Iterator[str]:
         yield f"CONSUMER_CONSOLE_USERS: {beyond}"
     if settings.api_token is None:
         yield f"CONSUMER_API_TOKEN: {beyond}"
+    elif 0 < (size := len(settings.api_token.get_secret_value().strip())) < SECRET_MIN_BYTES:
+        needed = f"{SECRET_MIN_BYTES} are needed where others can reach CONSUMER_INTERNAL_HOST"
+        yield f"CONSUMER_API_TOKEN: has {size} character(s); at least {needed}: `openssl rand -hex 32` makes one"
 
 
 def _kafka_problems(settings: Settings) -> Iterator[str]:

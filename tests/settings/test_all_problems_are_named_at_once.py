@@ -234,7 +234,12 @@ def test_the_internal_port_beyond_loopback_needs_users_and_a_token(tmp_path: Pat
     ]
     users = tmp_path / "users"
     users.write_text("ada operator $argon2id$x")
-    environ |= {"CONSUMER_CONSOLE_USERS": str(users), "CONSUMER_API_TOKEN": "t"}
+    environ |= {"CONSUMER_CONSOLE_USERS": str(users), "CONSUMER_API_TOKEN": "t" * 15}
+    assert problems(environ, Role.CONSOLE)[0].startswith(
+        "CONSUMER_API_TOKEN: has 15 character(s); at least 16 are needed"
+    )
+    assert load_settings({**environ, "CONSUMER_INTERNAL_HOST": "127.0.0.1"}, Role.CONSOLE).api_token is not None
+    environ["CONSUMER_API_TOKEN"] = "t" * 16
     assert load_settings(environ, Role.CONSOLE).console_users == users
     assert load_settings({"CONSUMER_INTERNAL_HOST": "0.0.0.0"}, Role.WORK).internal_host == "0.0.0.0"
 

@@ -21,6 +21,7 @@ from consumer.console.event_view import delivery_document
 from consumer.console.operators.quarantined import DISCARDED, RETRIED, Again, put_away
 from consumer.errors import NotFound, NotUnderstood, UsageError
 from consumer.events import Delivery, Locators, identify, parse_json
+from consumer.ledger import audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import QuarantineRow
