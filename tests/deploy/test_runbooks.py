@@ -4,8 +4,10 @@ one of ours, and where it is typed has what it needs."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,15 @@ def test_systemd_and_compose_run_the_program_that_their_units_and_services_run()
     [words] = [shlex.split(one) for one in ALIASES if one.startswith("docker")]
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     assert services[words[-2]]["command"] == ["sync"]
+
+
+def test_the_audit_trail_names_who_types_and_not_whom_the_program_runs_as() -> None:
+    # case: G12
+    assert [re.findall(r'LOGNAME="([^"]+)"', one) for one in ALIASES] == [["$USER"], ["${SUDO_USER:-$USER}"], ["$USER"]]
+    for alias in ALIASES:
+        environ = {"PATH": os.environ["PATH"], "USER": "ada"}
+        words = ["sh", "-c", f"set -- {alias}; printf '%s\\n' \"$@\""]
+        assert "LOGNAME=ada" in subprocess.run(words, env=environ, capture_output=True, text=True).stdout.splitlines()
 
 
 def test_every_runbook_and_every_way_names_the_page() -> None:
