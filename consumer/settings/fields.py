@@ -200,7 +200,7 @@ class Settings(BaseModel):
     console_users: Path | None = _setting(
         "CONSUMER_CONSOLE_USERS",
         None,
-        "file of `name role argon2-hash` lines; needed beyond loopback. Nobody is asked yet: there are no pages",
+        "file of `name role argon2-hash` lines; without it the console is loopback-only, everyone there is operator",
     )
 
     # --- work

@@ -9,9 +9,9 @@ import pytest
 from consumer.checks.certificate import Certifier
 from consumer.errors import AnotherLeads, WrongApplication
 from consumer.ledger.reading import sync_state
+from consumer.ledger.reading.sync_state import FIRST_WALK
 from consumer.lists.bookmark import WALK as EVENTS
 from consumer.sync.backfill import silence
-from consumer.sync.backfill.cutover import FIRST_WALK
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.health.status import application_status
 from consumer.sync.identity import WALK as IDENTITY
