@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +31,7 @@ from consumer.cli.filters import (
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_for, settings_looking
 from consumer.cli.repairing.replay_filter import check_names, check_words, parse_age, with_belongings
-from consumer.errors import NotFound, PlanMoved, PlanOver, UsageError
+from consumer.errors import ConsumerError, NotFound, PlanMoved, PlanOver, Terminated, UsageError
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.candidates import Pair, PlanFilter
@@ -181,6 +182,9 @@ def apply(
         output.document({"plan": plan, "refused": error.code, "differences": error.differences})
         _say_differences(output, error.differences)
         raise
+    except (KeyboardInterrupt, Terminated):
+        _say_begun(plan)
+        raise
     output.document({**asdict(done), "as_planned": done.is_as_planned})
     _say_applied(output, done)
     if not done.is_as_planned:
@@ -205,6 +209,14 @@ async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: floa
                 max_age=max_age,
                 told=lambda step: bar.told(step.done, step.total, step.left_s),
             )
+
+
+def _say_begun(plan: str) -> None:
+    """To who ended an `apply` before its end, where it had begun."""
+    with suppress(ConsumerError):  # that it was ended is the answer
+        row = run(_get(plan))
+        if row.status == PlanStatus.APPLYING:
+            typer.echo(begun(row.id, renews_keys=row.renews_keys), err=True)
 
 
 def _say_differences(output: Output, found: Sequence[Mapping[str, str]]) -> None:
@@ -238,6 +250,7 @@ def show(
     output = Output(as_json)
     document = {**_row(row), **orjson.loads(row.predicted), "progress": progress}
     if with_items:
+        document["more"] = row.items > len(listed)
         document["each"] = [_item(pair, item) for pair, item in listed]
     output.document(document)
     _say_plan(output, document)
@@ -248,6 +261,8 @@ def show(
             [_item_cells(pair, item) for pair, item in listed],
             empty="no items",
         )
+        if row.items > len(listed):
+            output.line(f"{row.items - len(listed)} more: these are the first {len(listed)}")
 
 
 @app.command("list")
