@@ -58,8 +58,10 @@ class Identity:
             self._unread.lasts(error)
             return
         self._unread.over()
-        shown = first(record.raw, ID_PLACES)
-        known = replace(known, service_id=str(shown) if isinstance(shown, str | int) else None)
+        found = [first(record.raw, (place,)) for place in ID_PLACES]
+        shown = [str(one) for one in found if isinstance(one, str | int)]
+        # A record may come to show another id beside the one that is known (case U26).
+        known = replace(known, service_id=kept.service_id if kept.service_id in shown else next(iter(shown), None))
         self._compare(kept, known)
         if kept == Owner() and remember:
             async with self._app.database.transaction() as session:

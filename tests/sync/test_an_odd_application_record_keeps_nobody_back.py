@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
+from consumer.errors import WrongApplication
 from consumer.ledger.tables import BookmarkRow
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.identity import ID_PLACES
@@ -36,3 +37,15 @@ async def test_events_are_read_beside_it_and_it_is_known_again(world: World, pla
             assert (report.listed, report.strange) == (3, 0), odd
         async with world.database.transaction() as session:
             await session.execute(delete(BookmarkRow))
+
+
+# case: B32, U26
+async def test_a_record_that_shows_one_more_id_is_still_the_same_applications(world: World) -> None:
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": [], "next_cursor": None}
+    before = {"application": {"id": "svc_app_1"}, "name": "shop"}
+    for record in (before, {**before, "id": 7}, {"id": "svc_app_1"}):
+        world.service.records["/v1/application"] = record
+        await sync(world, "holder").backfill_once(BackfillOptions())
+    world.service.records["/v1/application"] = {"id": 7, "application": {"id": "svc_app_2"}}
+    with pytest.raises(WrongApplication):
+        await sync(world, "holder").backfill_once(BackfillOptions())
