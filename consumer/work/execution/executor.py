@@ -24,7 +24,7 @@ from consumer.plugin.session import lent
 from consumer.work.execution.handler_call import Calling, HandlerCall, entered, package_of
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
-from consumer.work.execution.loop_thread import LoopThread
+from consumer.work.execution.loop_thread import STOOD_STILL_S, LoopThread
 from consumer.work.outcome import Outcome, Succeeded, failed
 from consumer.work.place import home_of, place_of_waiting
 
@@ -160,10 +160,11 @@ def _lines_of_its_own() -> Iterator[None]:
 
 
 async def _within(limit_s: float, call: LoopCall) -> Outcome | None:
-    """What came of it, or None when its time is over. Whoever blocks the worker's loop meanwhile takes none of it: the
-    time counts from when the handler's loop was told, and what ended in the round in which it is over has ended."""
+    """What came of it, or None when its time is over. Whoever blocks the worker's loop meanwhile takes none of it, nor
+    does a process that stood still: the time counts from when the handler's loop was told, one for which this loop was
+    late is given once more, and what ended in the round in which it is over has ended."""
     await asyncio.sleep(0)
-    limit = asyncio.get_running_loop().call_later(limit_s, call.pass_limit)
+    limit = _CallLimit(limit_s, call)
     try:
         outcome = await call.future
     finally:
@@ -172,6 +173,29 @@ async def _within(limit_s: float, call: LoopCall) -> Outcome | None:
         await asyncio.sleep(0)
         outcome = call.future.result() if call.future.done() else None
     return outcome
+
+
+class _CallLimit:
+    """Tells a call when its time is over."""
+
+    def __init__(self, limit_s: float, call: LoopCall) -> None:
+        self._loop, self._limit_s, self._call = asyncio.get_running_loop(), limit_s, call
+        self._give(limit_s)
+
+    def cancel(self) -> None:
+        """It has ended."""
+        self._timer.cancel()
+
+    def _give(self, seconds: float) -> None:
+        self._due_s = self._loop.time() + seconds
+        self._timer = self._loop.call_at(self._due_s, self._over)
+
+    def _over(self) -> None:
+        late_s = self._loop.time() - self._due_s
+        if late_s > STOOD_STILL_S:
+            self._give(min(late_s, self._limit_s))
+        else:
+            self._call.pass_limit()
 
 
 class _Limit:

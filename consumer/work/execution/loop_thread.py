@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import selectors
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +29,8 @@ THREADS = 64
 """For the handlers' `asyncio.to_thread`."""
 ENDING_S = 1.0
 LET_GO_S = 0.5
+STOOD_STILL_S = 1.0
+"""A timer that is so late was so because the whole process, or its loop, stood still."""
 
 T = TypeVar("T")
 Work = Coroutine[Any, Any, T] | Generator[Any, None, T]
@@ -44,14 +48,34 @@ class Descendant(asyncio.Task[T]):
         super().__init__(work, **named)
 
 
+class _Selector(selectors.DefaultSelector):
+    """Counts the seconds of waits that took longer than they were to: the process was stopped, or starved. When what
+    came in one of them came, nobody knows."""
+
+    stood_still_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        began_s = time.monotonic()
+        found = super().select(timeout)
+        took_s = time.monotonic() - began_s
+        if timeout is not None and took_s - max(0.0, timeout) > STOOD_STILL_S:
+            self.stood_still_s += took_s
+        return found
+
+
 class _HandlerLoop(asyncio.SelectorEventLoop):
     """Names are looked up in threads of their own: a handler's calls that hang in `to_thread` keep no other from its
-    request."""
+    request. While it stands still with its process its time does, too: what came meanwhile is taken, and not called
+    late."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._waits = _Selector()
+        super().__init__(self._waits)
         self.set_default_executor(ThreadPoolExecutor(THREADS, "handler"))
         self._lookups = ThreadPoolExecutor(thread_name_prefix="lookup")
+
+    def time(self) -> float:
+        return super().time() - self._waits.stood_still_s
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
         look = partial(socket.getaddrinfo, host, port, **options)

@@ -126,7 +126,7 @@ _NOTED = Noted(
 _WORD = {"word": "access.recheck", "subject": "default", "by": "op", "reason": "why"}
 
 BY_NAME: Mapping[str, Any] = {
-    "now": NOW, "at": NOW, "ahead_s": 5.0,
+    "now": NOW, "at": NOW, "over": NOW, "ahead_s": 5.0,
     "application": "default", "applications": ["default", "other"], "handler": HANDLER,
     "worker": "one", "limit": 50, "lease_s": 15.0, "by": "op", "reason": None, "event_id": "evt_5",
     "order_id": "order-6",

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from consumer.plugin import Context, Event, declared, handles
+from consumer.work.execution.executor import _within
 from consumer.work.execution.loop_call import CANCELLED, DISPLACED, ENDED, LoopCall
+from consumer.work.execution.loop_thread import _HandlerLoop
 from consumer.work.outcome import Failed, Outcome, Succeeded
 
 
@@ -132,3 +137,60 @@ async def test_what_breaks_on_its_way_is_its_failure() -> None:
     found = attempt.call.future.result()
     assert isinstance(found, Failed)
     assert "nobody has thought of this" in (found.failure.reason or "")
+
+
+class Stops:
+    """Time that passes by itself, and while the process `stands_still`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real, self.stood_s = time.monotonic, 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self._real() + self.stood_s)
+
+    def stands_still(self, seconds: float, then: Callable[[], object]) -> None:
+        """Soon, for so long; what comes meanwhile is there when it goes on."""
+
+        def stop() -> None:
+            self.stood_s += seconds
+            then()
+
+        threading.Timer(0.1, stop).start()
+
+
+async def test_an_attempt_whose_process_stood_still_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer lay there when it went on, and was given up: it was called a second time."""
+    one, stops = Attempt(), Stops(monkeypatch)
+    await one.line.work_off()
+    loop = asyncio.get_running_loop()
+    working = asyncio.create_task(_within(5.0, one.call))
+    await asyncio.sleep(0)
+    stops.stands_still(30.0, lambda: loop.call_soon_threadsafe(loop.call_later, 0.2, one.may_end.set))
+    async with asyncio.timeout(None):
+        while not one.may_end.is_set():
+            await asyncio.sleep(0.01)
+            await one.line.work_off()
+        await one.line.work_off()
+        assert await working == Succeeded()
+
+
+def test_what_came_while_the_process_stood_still_is_taken_and_not_called_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, stops = _HandlerLoop(), Stops(monkeypatch)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+
+    async def ask() -> bytes:
+        stops.stands_still(30.0, lambda: theirs.send(b"shipped"))
+        async with asyncio.timeout(5.0):
+            return await loop.sock_recv(ours, 100)
+
+    async def ask_in_vain() -> None:
+        async with asyncio.timeout(0.05):
+            await loop.sock_recv(ours, 100)
+
+    try:
+        assert loop.run_until_complete(ask()) == b"shipped"
+        with pytest.raises(TimeoutError):
+            loop.run_until_complete(ask_in_vain())
+    finally:
+        loop.close()
+        ours.close()
+        theirs.close()
