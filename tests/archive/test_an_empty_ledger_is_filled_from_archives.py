@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,10 +18,11 @@ from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.archiving import bodies
 from consumer.ledger.engine import schema
-from consumer.ledger.handling import events
+from consumer.ledger.handling import events, handlers
 from consumer.ledger.plans import plans
 from consumer.ledger.tables import AuditRow, ReadRow
 from consumer.sync.backfill.cutover import Began
+from consumer.work.registry import handlers_of
 from tests.access.test_rebuild import OURS
 from tests.archive.old_shop import EVENTS, OUTBOX, RUNS, decisions, opened, rows
 from tests.contract.ledger.facts import NOW, event
@@ -132,6 +134,30 @@ async def test_what_is_asked_of_the_service_is_asked_by_the_new_ledger(
             await session.execute(update(READS).values(asked=9))
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
         assert {one["asked"] for one in await rows(database, READS)} == {9}, "what is asked here stands"
+    finally:
+        await database.stop()
+
+
+# case: G12, H9
+async def test_who_is_paused_is_paused_in_the_new_ledger(
+    sqlite_ledger: Database, tmp_path: Path, empty_url: str
+) -> None:
+    """Otherwise whom an operator stopped would go on with the first worker there. Who waits tries again there."""
+    ours = handlers_of(import_module("handlers.fulfilment.handler"))
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        async with sqlite_ledger.transaction() as session:
+            await handlers.register(session, ours, NOW)
+            await handlers.pause(session, ours[0].name, by="op", reason="ships the wrong thing", now=NOW)
+            await handlers.set_waiting(session, ours[1].name, since=NOW, reason="the warehouse is away")
+        files = await exported(shop.desk, tmp_path / "kept")
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        async with database.transaction() as session:
+            await handlers.register(session, ours, NOW)  # as the first worker does
+            assert list(await handlers.paused(session)) == [ours[0].name]
+            assert not await handlers.waiting(session)
     finally:
         await database.stop()
 

@@ -20,15 +20,19 @@ from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.plans import plans
 from consumer.ledger.reading.sync_state import ANYBODY, FIRST_WALK
-from consumer.ledger.tables import BookmarkRow, EventRow, OutboxRow, ReadRow, RunRow
+from consumer.ledger.tables import BookmarkRow, EventRow, HandlerRow, OutboxRow, ReadRow, RunRow
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
 _READS: Table = ReadRow.__table__
+_HANDLERS: Table = HandlerRow.__table__
 _WALKS: Table = BookmarkRow.__table__
 _AGED: Final = ("seq", "application", "id", "key", "type", "source", "received_at")
 _CLAIM: Final = {"claimed_by": None, "claimed_until": None}
+_TRIES: Final = {"waiting_since": None, "waiting_reason": None}
+_BESIDE: Final = {"read": _READS, "handler": _HANDLERS}
+"""What comes along beside events, by its word in a record: what is here already stands."""
 IS_HERE: Final = _EVENTS.c.archive.is_(None)
 RUNS_MAX: Final = 10_000
 NAMED: Final = 5
@@ -37,7 +41,8 @@ TAKEN: Final = b"{}"
 
 Record = Mapping[str, Any]
 """`event` with its `runs` and, of a derived one, its `outbox` row; or an `outbox` row alone, which is still to be
-sent; or a `read` that was asked for; or `first_walk`, how an application's began, in a ledger of so many `events`."""
+sent; or a `read` that was asked for; or a `handler`, which may be paused; or `first_walk`, how an application's began,
+in a ledger of so many `events`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +89,8 @@ def checked(record: Record) -> Body | None:
         if not isinstance(record.get("events"), int):
             raise ArchiveInvalid("a first walk in a ledger of nobody knows how many events")
         return None
-    if "read" in record:
-        _row(_READS, record["read"])
+    for word in _BESIDE.keys() & record.keys():
+        _row(_BESIDE[word], record[word])
         return None
     runs = record.get("runs") or []
     if not isinstance(runs, list) or len(runs) > RUNS_MAX:
@@ -124,11 +129,12 @@ async def records(session: AsyncSession, names: Sequence[EventKey], *, archived:
 
 
 async def unsettled(session: AsyncSession) -> AsyncIterator[Record]:
-    """What is still to be done, for an archive of everything: reads that were asked for; and derived events that were
-    not sent yet, or were and have not come. The log they lie in may not be there any more, so they are to be sent
-    again, under the ids they had."""
-    async for row in await session.stream(select(_READS).order_by(_READS.c.due_at)):
-        yield {"read": document(_READS, dict(row._mapping))}
+    """What is still to be done, for an archive of everything: reads that were asked for; who is paused; and derived
+    events that were not sent yet, or were and have not come. The log they lie in may not be there any more, so they
+    are to be sent again, under the ids they had."""
+    for word, wanted in (("read", select(_READS).order_by(_READS.c.due_at)), ("handler", select(_HANDLERS))):
+        async for row in await session.stream(wanted):
+            yield {word: document(_BESIDE[word], dict(row._mapping))}
     for waits in (text("published_at IS NULL"), (_OUTBOX.c.on_way == true()) & _OUTBOX.c.published_at.is_not(None)):
         waiting = select(_OUTBOX).where(waits).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq)
         async for row in await session.stream(waiting):
@@ -218,7 +224,9 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
         news = [pair for name, pair in events.items() if name not in known]
         await _take_in(session, news)
         await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if one.keys() == {"outbox"}])
-        await _take_asked(session, [_row(_READS, one["read"]) for one in found if "read" in one])
+        await _take_beside(session, _READS, [_row(_READS, one["read"]) for one in found if "read" in one])
+        known_there = [_row(_HANDLERS, one["handler"]) | _TRIES for one in found if "handler" in one]
+        await _take_beside(session, _HANDLERS, known_there)
         brought += Brought(events=len(news), first_walks=tuple(one for one in found if "first_walk" in one))
         await _go_on_counting(session)
     return brought
@@ -280,10 +288,10 @@ async def _take_unsent(session: AsyncSession, waiting: Sequence[dict[str, Any]])
     await _insert(session, _OUTBOX, [row for row in waiting if _named(row) not in there])
 
 
-async def _take_asked(session: AsyncSession, reads: Sequence[dict[str, Any]]) -> None:
-    """One that is asked for here already stands. One from an older archive may have been answered: it is read again."""
-    if reads:
-        await session.execute(insert_into(_READS, session.get_bind().dialect.name).on_conflict_do_nothing(), reads)
+async def _take_beside(session: AsyncSession, table: Table, found: Sequence[dict[str, Any]]) -> None:
+    """A read from an older archive may have been answered: it is made again."""
+    if found:
+        await session.execute(insert_into(table, session.get_bind().dialect.name).on_conflict_do_nothing(), found)
 
 
 async def _there(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> set[EventKey]:
