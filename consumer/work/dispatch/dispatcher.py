@@ -396,7 +396,8 @@ class Dispatcher:
             outcome = await in_savepoint(session, self._executor, handler, event, ctx)
             self._remember_hanging(handler, outcome)
             if isinstance(outcome, Failed) and connection.invalidated:
-                raise _CutOff(outcome) if has_timed_out(outcome) or was_cut(outcome) else _ConnectionLost
+                is_its_own = has_timed_out(outcome) or was_cut(outcome) or outcome.failure.permanent
+                raise _CutOff(outcome) if is_its_own else _ConnectionLost
             now = self._clock.now()
             unit = UnitOfWork(now)
             if not isinstance(outcome, Failed):

@@ -4,7 +4,7 @@ Three ways, each slower and safer than the one before; a batch takes the first t
   together   all transactional handlers of the batch share the transaction: one failure undoes the batch; a handler
              that takes many events gets them at once;
   isolated   a savepoint per event and handler: a failure undoes that handler's writes only;
-  singly     a transaction per event, and if even that breaks, its runs are stored as failed.
+  singly     a transaction per event, and if even that breaks, a transaction per handler: the dispatcher's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from consumer.work.ingest.replayed import Replayed
 from consumer.work.ingest.rolling_deploy import RollingDeploy
 from consumer.work.ingest.slow_handlers import SlowHandlers
 from consumer.work.ingest.waves import Call, Waves
-from consumer.work.outcome import Failed, Outcome, Succeeded, failed, has_timed_out
+from consumer.work.outcome import Failed, Outcome, Succeeded, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.transition import attempt_row, transition_after
 from consumer.work.unit_of_work import Incoming, UnitOfWork, finished, skipped, waiting
@@ -185,12 +185,11 @@ class Ingest:
             return await self._store([incoming], [], Way.ISOLATED)
         except LedgerError:
             raise
-        except Exception as error:  # noqa: BLE001 - stored as the failure of its runs, below
+        except Exception:  # noqa: BLE001 - nobody knows by whom: each handler is tried in a transaction of its own
             with on_the_way_of(event):
                 _log.exception("event_breaks_its_transaction", application=event.application)
-            cause = error
         try:
-            return await self._store([incoming], [], Way.SINGLY, broken=failed(cause, about=[event]))
+            return await self._store([incoming], [], Way.SINGLY)
         except LedgerError:
             raise
         except Exception:  # noqa: BLE001 - kept raw in quarantine, loudly
@@ -203,7 +202,6 @@ class Ingest:
         arrived: Sequence[Incoming],
         refused: Sequence[Refused],
         way: Way,
-        broken: Failed | None = None,
         stretch: Stretch | None = None,
     ) -> Taken:
         """One transaction. `stretch`: what of the log it takes the ledger over. Raises LedgerBehind."""
@@ -229,7 +227,7 @@ class Ingest:
                 )
             else:
                 for call in chain.from_iterable(calls):
-                    await self._handle(session, unit, lanes, call, broken)
+                    await self._handle(session, unit, lanes, call, alone=way is Way.SINGLY)
             await session.flush()
             await unit.store(session)
             recorded = {one.id: one.event for one in (*fresh, *derived)}
@@ -298,14 +296,19 @@ class Ingest:
         unit: UnitOfWork,
         lanes: set[Lane],
         call: Call,
-        broken: Failed | None,
+        *,
+        alone: bool,
     ) -> None:
-        """One event for one handler: run it now if it may, else leave it to the dispatcher, in its lane's order."""
+        """One event for one handler: run it now if it may, else leave it to the dispatcher, in its lane's order. That
+        is where each is tried `alone`."""
         if not self._is_ready(unit, lanes, call):
             return
         started_at = self._clock.now()
         known = self._cut.get(call.id)
-        outcome = broken or known or await self._perform(session, unit, call)
+        if alone and known is None:
+            self._leave(unit, lanes, call)
+            return
+        outcome = known or await self._perform(session, unit, call)
         if self._slow_handlers.has(call.handler.name) and has_timed_out(outcome):
             self._leave(unit, lanes, call)  # it was cut off early here: that was no attempt
             return

@@ -16,6 +16,7 @@ import structlog
 from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from structlog.testing import capture_logs
 
 from consumer.broker import Broker
 from consumer.errors import HandlerInvalid
@@ -204,6 +205,24 @@ async def test_what_it_adds_and_the_database_refuses(database: Database, broker:
         await session.execute(text("CREATE TABLE test_seat (id TEXT PRIMARY KEY, locked_by TEXT NOT NULL)"))
     shop = Workshop(database, broker, [odd("innocent", lambda _, __: None, transactional=True), adds])
     await assert_alone(shop, ["adds"], code="handler_failed")
+
+
+# case: H3, G2
+async def test_what_the_database_refuses_at_the_commit(database: Database, broker: Broker) -> None:
+    """A constraint that is deferred names nobody: each handler is tried in a transaction of its own."""
+    async with database.transaction() as session:
+        await session.execute(text("CREATE TABLE test_seat (id TEXT PRIMARY KEY)"))
+        await session.execute(
+            text("CREATE TABLE test_guest (seat TEXT REFERENCES test_seat (id) DEFERRABLE INITIALLY DEFERRED)")
+        )
+
+    @handles("order.paid", name="test:seats", attempts=1, transactional=True, pause_after=0)
+    async def seats(event: Event, ctx: Context) -> None:
+        await ctx.session.execute(text("INSERT INTO test_guest VALUES ('nowhere')"))
+
+    shop = Workshop(database, broker, [odd("innocent", lambda _, __: None, transactional=True), seats])
+    with capture_logs():  # to show each failure in full takes longer than all the rest
+        await assert_alone(shop, ["seats"], code="handler_failed")
 
 
 # case: H3, G2

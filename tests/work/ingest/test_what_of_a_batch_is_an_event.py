@@ -80,26 +80,26 @@ def test_a_record_that_breaks_its_reading_is_refused_and_said(
     assert [(line["event"], line["error"]) for line in logs] == [("record_broke_its_reading", "ValueError")] * is_said
 
 
-LATE, BROKEN, CUT = failed(HandlerTimeout()), failed(ValueError("broken")), failed(ValueError("cut"))
+LATE, CUT = failed(HandlerTimeout()), failed(ValueError("cut"))
 
 
 # case: H4, G2
 @pytest.mark.parametrize(
-    ("broken", "known", "performed", "is_slow", "concluded"),
+    ("alone", "known", "performed", "is_slow", "concluded"),
     [
-        (None, None, Succeeded(), False, Succeeded()),
-        (None, None, LATE, False, LATE),
-        (None, None, Succeeded(), True, Succeeded()),
-        (None, None, LATE, True, None),
-        (BROKEN, None, Succeeded(), False, BROKEN),
-        (BROKEN, CUT, Succeeded(), False, BROKEN),
-        (None, CUT, Succeeded(), False, CUT),
+        (False, None, Succeeded(), False, Succeeded()),
+        (False, None, LATE, False, LATE),
+        (False, None, Succeeded(), True, Succeeded()),
+        (False, None, LATE, True, None),
+        (True, None, Succeeded(), False, None),
+        (True, CUT, Succeeded(), False, CUT),
+        (False, CUT, Succeeded(), False, CUT),
     ],
 )
 async def test_a_call_is_concluded_by_what_is_known_of_it_and_left_where_it_was_cut_off_early(
     ingest: Ingest,
     monkeypatch: pytest.MonkeyPatch,
-    broken: Failed | None,
+    alone: bool,
     known: Failed | None,
     performed: Outcome,
     is_slow: bool,
@@ -108,7 +108,8 @@ async def test_a_call_is_concluded_by_what_is_known_of_it_and_left_where_it_was_
     ended: list[Outcome | None] = []
 
     async def performs(*_: object) -> Outcome:
-        assert broken is known is None
+        assert known is None
+        assert not alone
         return performed
 
     monkeypatch.setattr(ingest, "_is_ready", lambda *_: True)
@@ -121,7 +122,7 @@ async def test_a_call_is_concluded_by_what_is_known_of_it_and_left_where_it_was_
     if known is not None:
         ingest._cut[call.id] = known
     nobody: Any = None
-    await ingest._handle(nobody, nobody, set(), call, broken)
+    await ingest._handle(nobody, nobody, set(), call, alone=alone)
     assert ended == [concluded]
 
 
