@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -141,6 +142,7 @@ def _undisturbed() -> Iterator[None]:
     and logging (which keeps secrets out) are the process's; they are afterwards what they were."""
     root, lines, folder = logging.getLogger(), structlog.get_config(), _folder()
     handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
+    heard = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
     with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         try:
             yield
@@ -151,6 +153,9 @@ def _undisturbed() -> Iterator[None]:
             root.setLevel(level)
             logging.disable(disabled)
             structlog.configure(**lines)
+            for one, before in heard.items():
+                if signal.getsignal(one) is not before:  # who stops this role would not be heard
+                    signal.signal(one, before)
 
 
 def _folder() -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import warnings
 from datetime import UTC, datetime
@@ -153,8 +154,9 @@ def test_of_two_packages_with_one_plugin_neither_is_loaded(monkeypatch: pytest.M
 
 
 ODD = """
-import logging, os, warnings
+import logging, os, signal, warnings
 import structlog
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("here I am")
 os.chdir("/")
 logging.basicConfig(level=logging.DEBUG, force=True)
@@ -175,7 +177,8 @@ def test_a_plugin_changes_nothing_of_the_process_as_it_is_imported(
 
     def process() -> list[object]:
         root, filters = logging.getLogger(), warnings.filters[:]
-        return [Path.cwd(), root.handlers[:], root.level, root.manager.disable, filters, structlog.get_config()]
+        logs = [root.handlers[:], root.level, root.manager.disable, structlog.get_config()]
+        return [Path.cwd(), signal.getsignal(signal.SIGTERM), filters, *logs]
 
     before = process()
     load_registry()
