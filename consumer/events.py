@@ -316,6 +316,14 @@ class Event(Generic[P_co]):
             self.__dict__["data"] = document
         return self
 
+    def unread(self) -> Self:
+        """The same event, whose body nobody has read yet: what is done to it is seen by nobody else."""
+        fresh = object.__new__(type(self))
+        fresh.__dict__.update(self.__dict__)
+        for read in ("data", "payload"):
+            fresh.__dict__.pop(read, None)
+        return fresh
+
     @cached_property
     def payload(self) -> P_co:
         """What the event says, of the class that is bound to its type. Ids that the body does not repeat beside it are

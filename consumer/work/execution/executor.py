@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from contextvars import copy_context
 from decimal import localcontext
 from typing import Any, Self
 
@@ -144,19 +144,19 @@ class Executor:
 def _own(handler: Handler, event: Event) -> Event:
     """The event for this handler alone: its body is read anew, so what one does to it is no other's. The built-in ones
     do nothing to it, and share what was read."""
-    return event if package_of(handler) == BUILT_IN else replace(event)
+    return event if package_of(handler) == BUILT_IN else event.unread()
 
 
 @contextmanager
 def _lines_of_its_own() -> Iterator[None]:
     """What a handler binds to its log lines stays on them: others follow in the same task."""
-    before = get_contextvars()
+    before = copy_context()
     try:
         yield
     finally:
-        if get_contextvars() != before:
+        if copy_context() != before and (bound := before.run(get_contextvars)) != get_contextvars():
             clear_contextvars()
-            bind_contextvars(**before)
+            bind_contextvars(**bound)
 
 
 async def _within(limit_s: float, call: LoopCall) -> Outcome | None:
