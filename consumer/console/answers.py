@@ -53,7 +53,11 @@ def problem_of(error: Exception) -> Problem:
         case web.HTTPException():
             if error.status < 400:
                 raise error
-            headers = {name: error.headers[name] for name in ("Allow", "WWW-Authenticate") if name in error.headers}
+            headers = {
+                name: error.headers[name]
+                for name in ("Allow", "WWW-Authenticate", "Retry-After")
+                if name in error.headers
+            }
             code = (error.reason or "error").lower().replace(" ", "_")
             return Problem(error.status, code, error.reason, headers)
         case UsageError():

@@ -11,13 +11,12 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from consumer.console.answers import RETRY_AFTER_S, WebHandler, is_by_own_name
-from consumer.console.pages.users import User, UserRole, Users
+from consumer.console.pages.users import Busy, User, UserRole, Users
 from consumer.telemetry.logs import Condition
 
 USER: Final = web.RequestKey("user", User)
@@ -25,6 +24,7 @@ ANYBODY: Final = User("console", UserRole.OPERATOR)
 """Whoever is on this machine, where no users are set up."""
 REFUSED_QUIET_S: Final = 60.0
 ASKS: Final = {"WWW-Authenticate": 'Basic realm="consumer console", charset="UTF-8"'}
+LATER: Final = {"Retry-After": str(RETRY_AFTER_S)}
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; "
@@ -61,9 +61,10 @@ async def _signed_in(request: web.Request, users: Users, refused: Condition) -> 
     given = credentials(request.headers.get("Authorization", ""))
     if given is None:
         raise web.HTTPUnauthorized(reason="Name and password are needed", headers=ASKS)
-    if users.is_busy:
-        raise web.HTTPServiceUnavailable(reason="Too many sign in at once", headers={"Retry-After": str(RETRY_AFTER_S)})
-    user = await users.known(*given)
+    try:
+        user = await users.known(*given)
+    except Busy as error:
+        raise web.HTTPServiceUnavailable(reason="Too many sign in at once", headers=LATER) from error
     if user is None:
         refused.lasts("wrong")
         raise web.HTTPUnauthorized(reason="Name or password is wrong", headers=ASKS)
@@ -89,4 +90,4 @@ def is_from_own_page(request: web.Request) -> bool:
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
     if site is not None:
         return site == "same-origin"
-    return origin is None or urlsplit(origin).netloc == request.host
+    return origin is None or origin.partition("://")[2] == request.host

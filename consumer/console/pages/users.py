@@ -80,7 +80,7 @@ def parsed(text: str) -> tuple[dict[str, Line], list[str]]:
             found[name] = Line(User(name, UserRole(role)), hash_)
         else:
             problems.append(f"{SETTING}: line {number}: {problem}")
-    return found, problems
+    return found, problems if found or problems else [f"{SETTING}: names nobody"]
 
 
 def _problem(words: list[str], known: dict[str, Line]) -> str | None:
@@ -103,6 +103,10 @@ def _problem(words: list[str], known: dict[str, Line]) -> str | None:
     return None
 
 
+class Busy(Exception):
+    """Too many passwords wait to be checked."""
+
+
 class Users:
     """Those of a file. Raises SettingsError when it cannot be read, has a line that is none, or names nobody."""
 
@@ -116,24 +120,20 @@ class Users:
         self._waiting = 0
         self._broken = Condition("console_users_broken", level="error")
         problems = self._read()
-        if not problems and not self._lines:
-            problems = [f"{SETTING}: names nobody"]
         if problems:
             raise SettingsError(problems)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether so many passwords wait to be checked that no more should be asked about."""
-        return self._waiting >= WAITING_MAX
-
     async def known(self, name: str, password: str) -> User | None:
-        """Who this is; None for a name or a password that is wrong."""
+        """Who this is; None for a name or a password that is wrong. Raises Busy where so many passwords wait to be
+        checked that no more should; who was known before is known all the same."""
         self._look_again()
         line = self._lines.get(name)
         if line is not None and self._was_right(line, password):
             return line.user
         if len(password) > PASSWORD_MAX_CHARS:
             return None
+        if self._waiting >= WAITING_MAX:
+            raise Busy
         self._waiting += 1
         try:
             async with self._checking:
@@ -176,7 +176,7 @@ class Users:
             return [f"{SETTING}: cannot be read ({error.strerror})"]
         if len(text) > FILE_MAX_BYTES:
             return [f"{SETTING}: has more than {FILE_MAX_BYTES // 1024} KiB"]
-        before, (found, problems) = self._lines, parsed(text.decode("utf-8", "replace"))
+        before, (found, problems) = self._lines, parsed(text.decode("utf-8-sig", "replace"))
         self._seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         # A line that stands as it stood is the same one: its password need not be checked anew.
         self._lines = {name: before[name] if before.get(name) == line else line for name, line in found.items()}

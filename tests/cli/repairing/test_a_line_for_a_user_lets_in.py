@@ -28,6 +28,6 @@ def test_the_command_makes_a_line_that_lets_in(desk: Desk, monkeypatch: pytest.M
     assert found["ada"].user.may_act
     assert PasswordHasher().verify(found["ada"].hash, PASSWORD)
     assert PASSWORD not in made
-    for name, password in (("ada", "short"), ("a b", PASSWORD), ("a:b", PASSWORD), ("", PASSWORD)):
+    for name, password in (("ada", "short"), ("a b", PASSWORD), ("a:b", PASSWORD), ("#a", PASSWORD), ("", PASSWORD)):
         monkeypatch.setattr("sys.stdin", io.StringIO(f"{password}\n"))
         assert "error[usage]" in desk.ask("console-user", name, code=2)

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import structlog
 from aiohttp import encode_basic_auth
 from argon2 import PasswordHasher
 
@@ -75,6 +76,30 @@ async def test_a_right_password_is_checked_once(open_pages: Open, file: Path, mo
     assert len(checked) == 3, "an unknown name takes as long as a wrong password"
 
 
+async def test_strangers_keep_nobody_out_who_is_in(
+    open_pages: Open, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = await open_pages(Users(file))
+    assert await get(pages, **signed("ada", PASSWORD)) == 200
+    monkeypatch.setattr("consumer.console.pages.users.WAITING_MAX", 0)  # so many wait that no more may
+    assert await get(pages, **signed("ada", PASSWORD)) == 200
+    async with pages.get("/console/dead", headers=signed("ada", "wrong")) as response:
+        assert response.status == 503
+        assert response.headers["Retry-After"] == "5"
+        assert "Too many sign in" in await response.text()
+
+
+async def test_an_emptied_file_is_told(open_pages: Open, file: Path) -> None:
+    pages = await open_pages(Users(file))
+    assert await get(pages, **signed("ada", PASSWORD)) == 200
+    with structlog.testing.capture_logs() as lines:
+        exchange(file, "")
+        assert await get(pages, **signed("ada", PASSWORD)) == 401
+    assert [one["reason"] for one in lines if one["event"] == "console_users_broken"] == [
+        "CONSUMER_CONSOLE_USERS: names nobody"
+    ]
+
+
 async def test_who_is_taken_out_of_the_file_is_out_at_once(open_pages: Open, file: Path) -> None:
     pages = await open_pages(Users(file))
     assert await get(pages, **signed("ada", PASSWORD)) == 200
@@ -109,6 +134,8 @@ async def test_a_viewer_moves_nothing(open_pages: Open, file: Path, three_dead: 
     [
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": ""},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site", "Origin": "http://127.0.0.1"},
         {"Sec-Fetch-Site": "none"},
@@ -168,6 +195,12 @@ def test_a_file_that_is_none_is_told_at_the_start(tmp_path: Path, lines: list[st
         Users(file)
     assert told in str(caught.value)
     assert "$argon2" not in str(caught.value)
+
+
+def test_a_file_of_an_editor_that_marks_it_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text(ADA, encoding="utf-8-sig")
+    Users(file)
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
