@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import orjson
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -55,10 +57,26 @@ async def _named(
     request: web.Request, session: AsyncSession, name: str, application: str | None, *, but: str | None = None
 ) -> web.Response:
     """What has this name, and to the one page that tells of it, if that is not the page that led here (`but`)."""
-    found = await find_shown(session, name, application=application) if name not in SUBJECTS else []
+    found = await _found(session, name, application)
     ways = list(dict.fromkeys(_way(one) for one in found))
     if len(ways) == 1 and ways[0] is not None and ways[0] != but:
         raise web.HTTPSeeOther(ways[0])
+    return await _told(request, session, name, application, found)
+
+
+async def _found(session: AsyncSession, name: str, application: str | None) -> list[Found]:
+    """What has this name, to the letter, or but for what was copied with it at its ends."""
+    found: list[Found] = []
+    for tried in dict.fromkeys((name, name.strip())):
+        if not found and tried not in SUBJECTS:
+            found = await find_shown(session, tried, application=application)
+    return found
+
+
+async def _told(
+    request: web.Request, session: AsyncSession, name: str, application: str | None, found: Sequence[Found]
+) -> web.Response:
+    """The list of what has this name."""
     alike = [] if found else await near(session, name, application=application)
     rows = [(one, _way(one)) for one in found]
     return page(request, "found.html", 200 if found else 404, name=name, found=rows, near=alike)
@@ -79,8 +97,8 @@ async def event(request: web.Request) -> web.Response:
     application = desk.application(request.query.get("application"))
     async with desk.database.reading() as session:
         row = await events.get(session, application, id_)
-        if row is None:
-            raise NotFound("the ledger has no such event")
+        if row is None:  # what comes next is an event that is not published yet
+            return await _told(request, session, id_, application, await _found(session, id_, application))
         of_event = [run_document(one) for one in await runs.of_event(session, application, id_)]
         attempts = [attempt_document(one) for one in await runs.attempts_of(session, application, id_)]
     said = orjson.dumps(payload_of(row).body, option=orjson.OPT_INDENT_2).decode()
@@ -97,7 +115,7 @@ async def event(request: web.Request) -> web.Response:
 
 def named(request: web.Request, field: str) -> str:
     """What was asked for. Raises UsageError."""
-    found = request.query.get(field, "").strip()
-    if not found or len(found) > NAME_MAX_CHARS or "\x00" in found:
+    found = request.query.get(field, "")
+    if not found.strip() or len(found) > NAME_MAX_CHARS or "\x00" in found:
         raise UsageError(f"{field} has 1 to {NAME_MAX_CHARS} characters, none of them NUL")
     return found

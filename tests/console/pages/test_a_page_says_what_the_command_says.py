@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from html import unescape
@@ -21,6 +22,8 @@ from consumer.reason import Reason
 from tests.console.pages.conftest import Open, Pages, healthy, text
 from tests.contract.ledger import facts
 from tests.support.handling.projections import START, Projections, observed, own, said
+
+EVENT = re.compile(r'href="(/console/event[^"]+)"')
 
 ODD = ("a/b", "..", ".", "a b&c=d", "é?#%", "x" * 255, "'\"<>", "-x", "a;b+c")
 
@@ -126,7 +129,18 @@ async def test_an_event_shows_its_runs_and_their_failures(pages: Pages, three_de
     seen = await text(pages, "/console/event?id=evt_1")
     assert '<strong class="dead">dead</strong>' in seen
     assert '<a href="/console/order?id=1">order:1</a>' in seen
-    assert "has no such event" in await text(pages, "/console/event?id=evt_none", 404)
+    assert "Nothing has the name" in await text(pages, "/console/event?id=evt_none", 404)
+
+
+async def test_each_event_that_a_page_names_has_a_page(projections: Projections, pages: Pages) -> None:
+    """What comes next is an event, too, that is not published yet."""
+    told = {"session_id": "s1", "order_id": "A1", "customer": "c1"}
+    await projections.feed(own("checkout.registered", "order:A1", told))
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
+    named = EVENT.findall(await text(pages, "/console/order?id=A1"))
+    assert len(named) > 1
+    for path in named:
+        await text(pages, unescape(path))
 
 
 async def test_dead_runs_stand_by_what_they_died_of(pages: Pages, three_dead: None) -> None:
