@@ -3,7 +3,7 @@ what needs more than that (a replay, a retry out of quarantine) stays a command,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -18,16 +18,17 @@ from consumer.console.pages.desk import DESK
 from consumer.console.pages.door import USER
 from consumer.console.pages.render import link
 from consumer.console.views import order_view, subscription_view
+from consumer.document import storable
 from consumer.errors import UsageError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import dead
-from consumer.ledger.handling.dead import DeadFilter
+from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.reading import quarantine, read_requests
 from consumer.plugin import ReadRequest
 
 RUNS_MAX: Final = 1000
 INSTANT: Final = timedelta(microseconds=1)
-ID_MAX: Final = 2**63 - 1
+ID_MAX_DIGITS: Final = 18
 SAID: Final = (
     "fulfilment.released", "fulfilment.unfulfillable", "fulfilment.finding_closed", "access.finding_closed",
     "access.hold_lifted",
@@ -54,8 +55,10 @@ class Act:
         return found
 
     def may(self, name: str) -> str | None:
-        """A field that may be left out."""
+        """A field that may be left out. Raises UsageError for a text that no database holds."""
         found = self._form.get(name)
+        if isinstance(found, str) and storable(found) != found:
+            raise UsageError(f"{name} has a character that no id holds")
         return found if isinstance(found, str) and found else None
 
 
@@ -67,8 +70,11 @@ def button(do: Do, *, needs_reason: bool = True) -> Callable[[web.Request], Awai
     """The handler of a form: one transaction, then back to a page. Raises UsageError without a reason."""
 
     async def press(request: web.Request) -> web.StreamResponse:
-        form = await request.post()
-        reason = str(form.get("reason", "")).strip()
+        try:
+            form = await request.post()
+        except (ValueError, LookupError, web.RequestPayloadError) as error:
+            raise UsageError("what was sent is no form") from error
+        reason = storable(str(form.get("reason", "")).strip())
         if needs_reason and not 0 < len(reason) <= REASON_MAX_CHARS:
             raise UsageError(f"say why, in at most {REASON_MAX_CHARS} characters")
         async with request.app[DESK].database.transaction() as session:
@@ -93,36 +99,40 @@ async def resume(_: web.Request, act: Act) -> tuple[str, str]:
 
 async def redrive(_: web.Request, act: Act) -> tuple[str, str]:
     """Let a kind of dead runs, or one, try again."""
-    found = await dead.search(act.session, _dead(act))
+    found = await _dead(act)
     changed = await dead.redrive(act.session, found, by=act.by, reason=act.reason, now=act.now)
     return "redriven" if changed else "nothing", _back(act)
 
 
 async def discard(_: web.Request, act: Act) -> tuple[str, str]:
     """Give a kind of dead runs, or one, up (case R12)."""
-    found = await dead.search(act.session, _dead(act))
+    found = await _dead(act)
     changed = await dead.discard(act.session, found, by=act.by, reason=act.reason, now=act.now)
     return "discarded" if changed else "nothing", _back(act)
 
 
 async def restore(_: web.Request, act: Act) -> tuple[str, str]:
     """Take a discard back: they are dead again (case R12)."""
-    found = await dead.search(act.session, _dead(act, discarded=True))
+    found = await _dead(act, discarded=True)
     changed = await dead.restore(act.session, found, by=act.by, reason=act.reason, now=act.now)
     return "restored" if changed else "nothing", link("dead", discarded=1)
 
 
-def _dead(act: Act, *, discarded: bool = False) -> DeadFilter:
-    """Those that the page showed: none that died since."""
-    return DeadFilter(
+async def _dead(act: Act, *, discarded: bool = False) -> Sequence[DeadRun]:
+    """Those that the page showed: one event's, or those of one kind; none that died since. What never failed has no
+    fingerprint, and is a kind of its own."""
+    event, fingerprint = act.may("event"), act.may("fingerprint")
+    wanted = DeadFilter(
         handler=act.word("handler"),
-        fingerprint=act.may("fingerprint"),
-        event_id=act.may("event"),
+        fingerprint=fingerprint,
+        event_id=event,
         application=act.may("application"),
         until=_seen(act) + INSTANT,
         discarded=discarded,
         limit=RUNS_MAX,
     )
+    found = await dead.search(act.session, wanted)
+    return [one for one in found if event is not None or one.fingerprint == fingerprint]
 
 
 def _seen(act: Act) -> datetime:
@@ -144,7 +154,7 @@ def _back(act: Act) -> str:
 async def throw_away(_request: web.Request, act: Act) -> tuple[str, str]:
     """Throw a quarantined delivery away."""
     number = act.word("number")
-    if not number.isdecimal() or int(number[:20]) > ID_MAX:
+    if not number.isdecimal() or len(number) > ID_MAX_DIGITS:
         raise UsageError("number is that of a delivery")
     rows = await quarantine.newest(act.session, number=int(number))
     gone, _again = await put_away(act.session, rows, action=DISCARDED, by=act.by, reason=act.reason, now=act.now)

@@ -55,7 +55,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"shown": shown, "commands": commands, "words": words, "changes": changes}
+    found.filters |= {"shown": shown, "commands": commands, "words": words, "changes": changes, "sent": sent}
     found.globals |= {"link": link, "about": about, "command": command, "prefix": PREFIX, "at": at}
     return found
 
@@ -89,6 +89,11 @@ def commands(text: str) -> Markup:
     return Markup().join(
         Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
     )
+
+
+def sent(value: object) -> Markup:
+    """What a button sends: to the letter, unlike what is shown, or it would name another than the page does."""
+    return escape(str(value))
 
 
 def words(entry: dict[str, Any], *but: str) -> list[tuple[str, Any]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -21,7 +23,18 @@ from tests.console.pages.conftest import KINDS, Pages, die, press, text
 from tests.contract.ledger import facts
 from tests.support.handling.projections import START, Projections, declared_in, observed, own, said
 
+FORMS = re.compile(r'<form class="press".*?</form>', re.DOTALL)
+HIDDEN = re.compile(r'type="hidden" name="([^"]+)" value="([^"]*)"')
 SEEN = re.compile(r'name="seen" value="([^"]+)"')
+
+
+def forms(seen: str, label: str) -> list[dict[str, str]]:
+    """What each button of this name sends, as a browser does."""
+    return [
+        {name: unescape(value) for name, value in HIDDEN.findall(form)}
+        for form in FORMS.findall(seen)
+        if f">{label}</button>" in form
+    ]
 
 
 async def entries(database: Database) -> list[tuple[str, str, str, str | None]]:
@@ -54,10 +67,22 @@ async def test_what_died_since_is_left_alone(sqlite_ledger: Database, pages: Pag
     async with sqlite_ledger.transaction() as session:
         later = facts.NOW + timedelta(seconds=1)
         await events.record(session, [facts.event(4)], later)
-        await runs.add(session, [facts.run(4, status=RunStatus.DEAD, blocking=False)], later)
-    form = {"handler": facts.HANDLER, "seen": seen, "reason": "mended"}
+        died = replace(facts.run(4, status=RunStatus.DEAD, blocking=False), fingerprint=KINDS[0])
+        await runs.add(session, [died], later)
+    form = {"handler": facts.HANDLER, "fingerprint": KINDS[0], "seen": seen, "reason": "mended"}
     assert await press(pages, "discard", **form) == (303, "/console/dead?done=discarded")
-    assert await statuses(sqlite_ledger) == ["skipped", "skipped", "skipped", "dead"]
+    assert await statuses(sqlite_ledger) == ["skipped", "skipped", "dead", "dead"]
+
+
+async def test_what_has_no_fingerprint_is_a_kind_of_its_own(
+    sqlite_ledger: Database, pages: Pages, three_dead: None
+) -> None:
+    async with sqlite_ledger.transaction() as session:
+        await events.record(session, [facts.event(4)], facts.NOW)
+        await runs.add(session, [facts.run(4, status=RunStatus.DEAD, blocking=False)], facts.NOW)
+    (form,) = [one for one in forms(await text(pages, "/console/dead"), "Give up") if "fingerprint" not in one]
+    assert await press(pages, "discard", **form, reason="nobody wants it") == (303, "/console/dead?done=discarded")
+    assert await statuses(sqlite_ledger) == ["dead", "dead", "dead", "skipped"]
 
 
 async def test_what_was_given_up_is_taken_back(sqlite_ledger: Database, pages: Pages, three_dead: None) -> None:
@@ -112,6 +137,21 @@ async def test_a_held_order_is_let_go(sqlite_ledger: Database, projections: Proj
     assert "nothing holds the order" in refused
 
 
+@pytest.mark.parametrize("order", ["A\u00a01", "A1 ", " A1", "A\u200b1", "A\t1", "\u202eA1", "A1&\"'<b>"])
+async def test_a_button_names_its_order_to_the_letter(
+    sqlite_ledger: Database, projections: Projections, pages: Pages, order: str
+) -> None:
+    """Another may have what the page shows of its name."""
+    for number, id_ in enumerate(("A1", order)):
+        told = {"session_id": f"s{number}", "order_id": id_, "expected_amount": "10"}
+        await projections.feed(own("checkout.registered", f"order:{id_}", told))
+        later = START + timedelta(minutes=1)
+        await projections.feed(said("order.paid", f"evt_{number}", order_id=id_, amount="9", at=later))
+    (word,) = forms(await text(pages, f"/console/order?id={quote_plus(order)}"), "Let it go")
+    assert (await press(pages, "say", **word, reason="x"))[0] == 303
+    assert (await entries(sqlite_ledger))[0][2] == f"order:{order}"
+
+
 async def test_a_finding_is_closed(sqlite_ledger: Database, projections: Projections, pages: Pages) -> None:
     # case: F28
     await projections.feed(observed("payment:p1", 1, {"id": "p1", "status": "SUCCEEDED", "order_id": "A1"}))
@@ -162,6 +202,8 @@ async def test_an_order_is_read_again(sqlite_ledger: Database, projections: Proj
         ("redrive", {"handler": facts.HANDLER, "seen": "2030-01-01", "reason": "x"}, "when the last of them died"),
         ("throw-away", {"number": "1; drop", "reason": "x"}, "number is that of a delivery"),
         ("throw-away", {"number": "9" * 30, "reason": "x"}, "number is that of a delivery"),
+        ("throw-away", {"number": "0" * 20 + "9" * 30, "reason": "x"}, "number is that of a delivery"),
+        ("pause", {"handler": "a\0", "reason": "x"}, "handler has a character"),
         ("say", {"word": "fulfilment.marked_paid", "subject": "A1", "reason": "x"}, "`consumer say`"),
     ],
 )
@@ -173,6 +215,21 @@ async def test_what_is_no_press_moves_nothing(
     assert told in re.sub("</?code>", "`", unescape(refused))
     assert await statuses(sqlite_ledger) == ["dead"] * 3
     assert await entries(sqlite_ledger) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("application/x-www-form-urlencoded; charset=none", b"reason=x"),
+        ("application/x-www-form-urlencoded", b"reason=\xff"),
+        ("multipart/form-data", b"reason=x"),
+        ("multipart/form-data; boundary=x", b"reason=x"),
+    ],
+)
+async def test_what_is_no_form_is_refused(pages: Pages, kind: str, body: bytes) -> None:
+    async with pages.post("/console/act/pause", data=body, headers={"Content-Type": kind}) as response:
+        assert response.status == 400
+        assert "no form" in await response.text()
 
 
 async def test_a_press_of_the_past_finds_nothing(sqlite_ledger: Database, pages: Pages) -> None:
