@@ -12,6 +12,7 @@ An id is in the query: there it may hold anything.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -24,7 +25,10 @@ from consumer.console.pages.desk import DESK, Desk
 from consumer.console.pages.door import HEADERS, door
 from consumer.console.pages.render import FOLDER, PREFIX, page
 from consumer.console.pages.users import Users
+from consumer.errors import LedgerSlow
 
+LOOK_WITHIN_S: Final = 30.0
+"""Longer than `consumer status` takes at most."""
 PAGES: Final[Mapping[str, WebHandler]] = {
     "/": looks.overview,
     "/find": looks.named_anything,
@@ -66,11 +70,14 @@ def page_routes(app: web.Application, desk: Desk, users: Users | None) -> None:
 
 @web.middleware
 async def _problems(request: web.Request, handler: WebHandler) -> web.StreamResponse:
-    """Every error as a page."""
+    """Every error as a page. Who looks gets an answer, whatever the ledger does; a press may have been done, and is
+    not cut short."""
+    limit = asyncio.timeout(None if request.method == "POST" else LOOK_WITHIN_S)
     try:
-        return await handler(request)
+        async with limit:
+            return await handler(request)
     except Exception as error:  # noqa: BLE001 - every one has a page, and what is unexpected is logged
-        found = problem_of(error)
+        found = problem_of(LedgerSlow() if limit.expired() else error)
     answer = page(request, "problem.html", found.status, problem=found)
     answer.headers.update(found.headers)
     return answer

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from html import unescape
 from typing import Any
@@ -130,6 +131,24 @@ async def test_an_event_shows_its_runs_and_their_failures(pages: Pages, three_de
     assert '<strong class="dead">dead</strong>' in seen
     assert '<a href="/console/order?id=1">order:1</a>' in seen
     assert "Nothing has the name" in await text(pages, "/console/event?id=evt_none", 404)
+
+
+async def test_who_looks_gets_an_answer_whatever_the_ledger_does(
+    sqlite_ledger: Database, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @asynccontextmanager
+    async def hangs(*_: Any) -> AsyncIterator[None]:
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(Database, "reading", hangs)
+    monkeypatch.setattr("consumer.console.pages.routes.LOOK_WITHIN_S", 0.05)
+    async with asyncio.timeout(20), pages.get("/console/dead") as response:
+        assert response.status == 503
+        assert response.headers["Retry-After"] == "5"
+        seen = await response.text()
+    assert "ledger_slow" in seen
+    assert "Nothing was changed" not in seen
 
 
 async def test_each_event_that_a_page_names_has_a_page(projections: Projections, pages: Pages) -> None:
