@@ -9,7 +9,7 @@ import typer
 from argon2 import PasswordHasher
 
 from consumer.cli.output import Json, Output
-from consumer.console.pages.users import PASSWORD_MAX_CHARS, UserRole, parsed
+from consumer.console.pages.users import PASSWORD_MAX_CHARS, UserRole, as_hashed, parsed
 from consumer.errors import UsageError
 
 PASSWORD_MIN_CHARS = 12
@@ -24,7 +24,7 @@ def console_user(
     password = _password()
     if not PASSWORD_MIN_CHARS <= len(password) <= PASSWORD_MAX_CHARS:
         raise UsageError(f"a password has {PASSWORD_MIN_CHARS} to {PASSWORD_MAX_CHARS} characters")
-    line = f"{name} {role.value} {PasswordHasher().hash(password)}"
+    line = f"{name} {role.value} {PasswordHasher().hash(as_hashed(password))}"
     _, problems = parsed(line)
     if problems or "\n" in line:
         raise UsageError("the name is one word of at most 40 characters, without a colon")

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import secrets
+import unicodedata
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -150,7 +151,7 @@ class Users:
         return known is not None and known[0] is line and hmac.compare_digest(known[1], self._digest(password))
 
     def _digest(self, password: str) -> bytes:
-        return hashlib.blake2b(password.encode("utf-8", "replace"), key=self._key).digest()
+        return hashlib.blake2b(as_hashed(password), key=self._key).digest()
 
     def _look_again(self) -> None:
         """Take up a file that was changed: its good lines count, and what is wrong with the others is said."""
@@ -184,10 +185,15 @@ class Users:
         return problems
 
 
+def as_hashed(password: str) -> bytes:
+    """The bytes that are hashed: an umlaut is the same, whether a keyboard gives it as one character or as two."""
+    return unicodedata.normalize("NFC", password).encode("utf-8", "replace")
+
+
 def _is_right(line: Line | None, password: str) -> bool:
     """Takes a tenth of a second; also for a name that nobody has."""
     try:
-        return PasswordHasher().verify(_nobodys() if line is None else line.hash, password.encode("utf-8", "replace"))
+        return PasswordHasher().verify(_nobodys() if line is None else line.hash, as_hashed(password))
     except (Argon2Error, InvalidHashError):
         return False
 

@@ -10,7 +10,7 @@ import structlog
 from aiohttp import encode_basic_auth
 from argon2 import PasswordHasher
 
-from consumer.console.pages.users import Users, parsed
+from consumer.console.pages.users import Users, as_hashed, parsed
 from consumer.errors import SettingsError
 from tests.console.pages.conftest import Open, Pages, press
 
@@ -57,6 +57,13 @@ async def test_name_and_password_are_asked_for(open_pages: Open, file: Path) -> 
     assert [await get(pages, Authorization=one) for one in odd] == [401] * len(odd)
     assert await get(pages, "/console/assets/console.css") == 401
     assert await get(pages, "/console/nothing") == 401, "who may not come in learns of no address"
+
+
+async def test_an_umlaut_is_the_same_from_every_keyboard(open_pages: Open, tmp_path: Path) -> None:
+    one, two = "\u00e4:hnlich wie", "a\u0308:hnlich wie"
+    (tmp_path / "users").write_text(f"ada operator {QUICK.hash(as_hashed(two))}")
+    pages = await open_pages(Users(tmp_path / "users"))
+    assert [await get(pages, **signed("ada", password)) for password in (one, two)] == [200, 200]
 
 
 async def test_a_right_password_is_checked_once(open_pages: Open, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
