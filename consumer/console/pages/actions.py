@@ -19,9 +19,9 @@ from consumer.console.pages.door import USER
 from consumer.console.pages.render import link
 from consumer.console.views import order_view, subscription_view
 from consumer.document import storable
-from consumer.errors import UsageError
+from consumer.errors import NotFound, UsageError
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import dead
+from consumer.ledger.handling import dead, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.reading import quarantine, read_requests
 from consumer.plugin import ReadRequest
@@ -86,15 +86,30 @@ def button(do: Do, *, needs_reason: bool = True) -> Callable[[web.Request], Awai
 
 
 async def pause(_: web.Request, act: Act) -> tuple[str, str]:
-    """Stop a handler."""
+    """Stop a handler. Who paused it first, and why, stands."""
+    if await _paused_at(act):
+        return "nothing", link("handlers")
     await set_paused(act.session, act.word("handler"), paused=True, by=act.by, reason=act.reason, now=act.now)
     return "paused", link("handlers")
 
 
 async def resume(_: web.Request, act: Act) -> tuple[str, str]:
-    """Let a handler go on."""
+    """Let a handler go on, if it is paused as the page showed it: another may have paused it since, for a reason that
+    nobody read here."""
+    seen = act.word("seen")
+    if (paused_at := await _paused_at(act)) is None or paused_at.isoformat() != seen:
+        return "nothing", link("handlers")
     await set_paused(act.session, act.word("handler"), paused=False, by=act.by, reason=act.reason, now=act.now)
     return "resumed", link("handlers")
+
+
+async def _paused_at(act: Act) -> datetime | None:
+    """Raises NotFound for a handler that nobody knows."""
+    name = act.word("handler")
+    for row in await handlers.everyone(act.session):
+        if row.name == name:
+            return row.paused_at
+    raise NotFound("the ledger knows no such handler")
 
 
 async def redrive(_: web.Request, act: Act) -> tuple[str, str]:

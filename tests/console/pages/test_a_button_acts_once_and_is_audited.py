@@ -111,7 +111,16 @@ async def test_a_handler_is_paused_and_goes_on(sqlite_ledger: Database, pages: P
     paused = await text(pages, "/console/handlers?done=paused")
     assert "by operator:console: the carrier is down" in paused
     assert "Paused: its runs wait." in paused
-    assert await press(pages, "resume", handler=name, reason="it is up") == (303, "/console/handlers?done=resumed")
+    (form,) = forms(paused, "Let it go on")
+    assert await press(pages, "pause", handler=name, reason="I too") == (303, "/console/handlers?done=nothing")
+    assert await press(pages, "resume", **form, reason="it is up") == (303, "/console/handlers?done=resumed")
+    async with sqlite_ledger.transaction() as session:
+        later = facts.NOW + timedelta(seconds=1)
+        assert await handlers.pause(session, name, by="operator:bob", reason="it ships twice", now=later)
+    assert await press(pages, "resume", **form, reason="it is up") == (303, "/console/handlers?done=nothing")
+    assert "it ships twice" in await text(pages, "/console/handlers")
+    async with sqlite_ledger.transaction() as session:
+        assert await handlers.resume(session, name)
     assert "Let it go on" not in await text(pages, "/console/handlers")
     assert [one[1:] for one in await entries(sqlite_ledger)] == [
         ("handler.resume", f"handler:{name}", "it is up"),
