@@ -53,6 +53,7 @@ async def address(
     await projections.feed(own("checkout.registered", f"order:{ORDER}", told))
     later = START + timedelta(minutes=1)
     await projections.feed(said("order.paid", "evt_paid", order_id=ORDER, amount="9", at=later))
+    await projections.feed(own("access.held", "customer:c1", {"by": "operator:ada", "reason": "a chargeback"}))
     await die(sqlite_ledger, (4, "d" * 16))
     file = tmp_path / "users"
     file.write_text(f"ada operator {PasswordHasher().hash(PASSWORD)}")
