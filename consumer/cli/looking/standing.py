@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from consumer.cli.process import run
@@ -30,7 +31,8 @@ def standing(settings: Settings) -> Status:
                 found, error = look(), None
             except Exception as failure:  # noqa: BLE001 - it is raised where it was asked for
                 found, error = {}, failure
-            loop.call_soon_threadsafe(_end, told, found, error)
+            with suppress(RuntimeError):  # the role has ended, and nobody waits any more
+                loop.call_soon_threadsafe(_end, told, found, error)
 
         threading.Thread(target=tell, name="standing", daemon=True).start()
         return await told

@@ -1,5 +1,6 @@
-"""Actions: the buttons. Each is one transaction of the ledger, asks for a reason, and is audited with who pressed it;
-what needs more than that (a replay, a retry out of quarantine) stays a command, and the pages show it to be copied."""
+"""Actions: the buttons. Each is one transaction of the ledger; each but `read` asks for a reason, and is audited with
+who pressed it. What needs more than that (a replay, a retry out of quarantine) stays a command, and the pages show it
+to be copied."""
 
 from __future__ import annotations
 

@@ -7,13 +7,19 @@ import asyncio
 import json
 import re
 import shutil
+import threading
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import encode_basic_auth
 from argon2 import PasswordHasher
 
+from consumer.cli.looking.standing import standing
+from consumer.cli.looking.status import Look
+from consumer.settings import settings_to_look
 from tests.support.desk import Desk
 from tests.support.postgres import copy_database
 from tests.support.process import ConsumerProcess
@@ -68,3 +74,28 @@ def test_users_that_are_none_end_it_with_every_problem(tmp_path: Path, environ: 
     assert "line 1: is not `name role argon2-hash`" in called.stderr
     assert "line 2: the role is none of viewer, operator" in called.stderr
     assert "$argon2" not in called.stderr
+
+
+def test_a_look_that_outlives_its_role_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    begun, may_end, raised = threading.Event(), threading.Event(), list[object]()
+
+    def run(look: Coroutine[Any, Any, Look]) -> Look:
+        look.close()
+        begun.set()
+        may_end.wait(20)
+        return Look()
+
+    async def role() -> threading.Thread:
+        asking = asyncio.ensure_future(standing(settings)())
+        assert await asyncio.to_thread(begun.wait, 20)
+        asking.cancel()
+        return next(one for one in threading.enumerate() if one.name == "standing")
+
+    monkeypatch.setattr("consumer.cli.looking.standing.run", run)
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    settings, _ = settings_to_look({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/none.db"})
+    thread = asyncio.run(role())
+    may_end.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert raised == []
