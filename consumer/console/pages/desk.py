@@ -45,8 +45,11 @@ class Desk:
             return self._told[1]
 
     def application(self, given: str | None) -> str:
-        """The application that was asked for. Raises NotFound."""
-        name = given or DEFAULT_APPLICATION
+        """The application that was asked for; where none was, `default`, or the first where there is no such. Raises
+        NotFound."""
+        name = given or (
+            DEFAULT_APPLICATION if DEFAULT_APPLICATION in self.applications else next(iter(self.applications))
+        )
         if name not in self.applications:
             raise NotFound("the application is unknown")
         return name

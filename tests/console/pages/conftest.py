@@ -41,12 +41,12 @@ async def open_pages(sqlite_ledger: Database, clock: DrivenClock) -> AsyncIterat
 
     async def open_(users: Users | None = None, **given: Any) -> Pages:
         app = web.Application()
+        known: dict[str, Any] = {"status": healthy, "applications": {"default": True, "other": False}} | given
         desk = Desk(
             database=sqlite_ledger,
             clock=clock,
-            applications={"default": True, "other": False},
             policy=Policy(),
-            **{"status": healthy} | given,
+            **known,
         )
         page_routes(app, desk, users)
         client: Pages = TestClient(TestServer(app, host="127.0.0.1"))

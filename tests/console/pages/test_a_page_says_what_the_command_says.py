@@ -151,6 +151,14 @@ async def test_who_looks_gets_an_answer_whatever_the_ledger_does(
     assert "Nothing was changed" not in seen
 
 
+async def test_no_list_is_lost_where_no_application_is_called_default(open_pages: Open) -> None:
+    pages = await open_pages(applications={"shop": True, "other": True})
+    for path in ("events", "dead", "quarantine", "handlers", "plans", "audit"):
+        await text(pages, f"/console/{path}")
+    assert "Nothing is open in shop." in await text(pages, "/console/findings")
+    assert "Nothing is open in other." in await text(pages, "/console/findings?application=other")
+
+
 async def test_each_event_that_a_page_names_has_a_page(projections: Projections, pages: Pages) -> None:
     """What comes next is an event, too, that is not published yet."""
     told = {"session_id": "s1", "order_id": "A1", "customer": "c1"}
