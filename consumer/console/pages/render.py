@@ -50,6 +50,7 @@ def environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=True,
+        auto_reload=False,  # a file that is exchanged under a running role is the next one's
         undefined=StrictUndefined,
         finalize=_final,
         trim_blocks=True,
