@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES_MOST = 20
 FILES_WANTED = 12
 CROWDED = {
+    "consumer",  # the ground: a file for each value that all use
     "consumer/decisions",  # a shelf of records
     "consumer/payments",
     "consumer/sandbox/engine",  # a file per noun of the service

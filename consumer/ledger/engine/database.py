@@ -38,7 +38,7 @@ from consumer.errors import (
 )
 from consumer.ledger import sqlite_driver
 from consumer.ledger.engine.discretion import hide_values
-from consumer.plugin.session import LentSession, see_to_commit, see_to_statement
+from consumer.loan import LentSession, see_to_commit, see_to_statement
 
 BUSY_TIMEOUT_S = 15.0
 COMMAND_TIMEOUT_S = 60.0

@@ -19,8 +19,8 @@ import structlog
 from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
+from consumer.loan import lent
 from consumer.plugin import Context, Event, Handler
-from consumer.plugin.session import lent
 from consumer.work.execution.handler_call import Calling, HandlerCall, entered, package_of
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool

@@ -18,8 +18,8 @@ from consumer.broker import Broker
 from consumer.errors import HandlerMisuse
 from consumer.ledger import Database
 from consumer.ledger.tables import OutboxRow
+from consumer.loan import lent, see_to_statement
 from consumer.plugin import Context, Event, Reject, handles
-from consumer.plugin.session import lent, see_to_statement
 from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.outcome import Failed, Outcome, Succeeded, failed
 from tests.support.ports import eventually
