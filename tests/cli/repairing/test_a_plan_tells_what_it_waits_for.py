@@ -6,13 +6,11 @@ from __future__ import annotations
 import asyncio
 import json
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from consumer.broker import Broker
-from consumer.cli import entry
 from consumer.cli.repairing import replay
 from consumer.cli.repairing.replay_filter import parse_age
 from consumer.errors import ReplayStalled, Terminated, UsageError
@@ -144,32 +142,31 @@ async def test_what_would_be_parked_is_told_with_the_event_before_it(
 # case: R7
 @pytest.mark.parametrize(("ended", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 async def test_who_ends_an_apply_is_told_how_it_goes_on(
-    sqlite_ledger: Database, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str], ended: type[BaseException], code: int
+    sqlite_ledger: Database, broker: Broker, desk: Desk, monkeypatch: pytest.MonkeyPatch, ended: type[BaseException],
+    code: int,
 ) -> None:  # fmt: skip
     async def ends(*_: object) -> None:
         raise ended
 
     monkeypatch.setattr(replay, "_apply", ends)
-    monkeypatch.setenv("CONSUMER_DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path}/ledger.db")
     shop = Shop(sqlite_ledger, broker)
     plan = (await shop.replaying().plan())["id"]
     words = ["replay", "apply", plan, "--reason", "a drill", "--yes"]
-    assert await asyncio.to_thread(entry.run, words) == code
-    assert "goes on with it" not in capsys.readouterr().err, "nothing was begun"
+    told = await asyncio.to_thread(desk.call, *words)
+    assert told.returncode == code
+    assert "goes on with it" not in told.stderr, "nothing was begun"
     async with sqlite_ledger.transaction() as session:
         assert await plans.begin(session, plan, by="ann", reason="a drill", now=shop.replaying().shop.clock.now())
-    assert await asyncio.to_thread(entry.run, words) == code
-    told = capsys.readouterr()
-    assert f"`consumer replay apply {plan} --reason …` goes on with it" in told.err
-    assert told.out == ""
+    told = await asyncio.to_thread(desk.call, *words)
+    assert told.returncode == code
+    assert f"`consumer replay apply {plan} --reason …` goes on with it" in told.stderr
+    assert told.stdout == ""
 
 
 # case: R2
 async def test_who_sees_some_of_the_items_is_told(
-    sqlite_ledger: Database, broker: Broker, desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    sqlite_ledger: Database, broker: Broker, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop = Shop(sqlite_ledger, broker)
     work = shop.workshop()
     await work.publish(*[order_paid(number) for number in range(3)])
@@ -177,10 +174,10 @@ async def test_who_sees_some_of_the_items_is_told(
         await eventually(lambda: work.count("shop:mail", "succeeded", 3))
     plan = (await shop.replaying().plan(handler="shop:mail", forced=True, reason="all"))["id"]
     assert (await asyncio.to_thread(desk.ask, "replay", "show", plan, "--items"))["more"] is False
-    monkeypatch.setenv("CONSUMER_DATABASE_URL", f"sqlite+aiosqlite:///{tmp_path}/ledger.db")
     monkeypatch.setattr(replay, "ITEMS_SHOWN", 2)
-    assert await asyncio.to_thread(entry.run, ["replay", "show", plan, "--items"]) == 0
-    assert "1 more: these are the first 2" in capsys.readouterr().out
+    told = await asyncio.to_thread(desk.call, "replay", "show", plan, "--items")
+    assert told.returncode == 0
+    assert "1 more: these are the first 2" in told.stdout
 
 
 async def test_that_no_worker_lives_is_said_at_once(sqlite_ledger: Database, broker: Broker, desk: Desk) -> None:
