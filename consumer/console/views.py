@@ -96,8 +96,8 @@ async def subscription_view(
         raise NotFound("the subscription is unknown", subscription_id=subscription_id)
     sub = to_subscription(row)
     grants = policy.grants_of(sub.price_id, sub.product_id)
-    allowed = await _many(session, access.ENTITLEMENTS, application, customer=sub.customer, allowed=True)
-    stands = any(row["entitlement"] in (grants or ()) for row in allowed)
+    standing = await _many(session, access.ENTITLEMENTS, application, customer=sub.customer)
+    stands = any(row["allowed"] and row["entitlement"] in (grants or ()) for row in standing)
     source = by_subscription(subscription_id, sub, policy, now, stands=stands)
     return {
         "application": application,

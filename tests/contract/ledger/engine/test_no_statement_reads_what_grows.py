@@ -57,6 +57,7 @@ WHOLE: Mapping[str, str] = {
 """Whose plan may read more than it seeks, and why."""
 
 ANY: Mapping[str, str] = {
+    "console.explain.explain": "as of its parts",
     "console.explain.explain_customer": "of two indexes of what waits to be sent it may take the longer one",
     "console.explain.explain_subscription": "of two indexes of what waits to be sent it may take the longer one",
 }
@@ -64,12 +65,14 @@ ANY: Mapping[str, str] = {
 
 MANY: Mapping[str, str] = {
     tour.TESTS_OWN: "not of the product",
+    "console.explain.explain": "dead runs that block nothing, among all that are dead",
     "console.explain.explain_customer": "dead runs that block nothing, among all that are dead",
     "console.explain.explain_subscription": "dead runs that block nothing, among all that are dead",
     "console.alarms.queues.findings": "what waits for a person, by age",
     "console.alarms.queues.queues": "what waits for a person, counted by kind",
     "console.alarms.unfulfilled.unfulfilled": "of what waits the 10,000 first requests, of each handler",
     "console.alarms.unread.unread": "a count, up to COUNT_MAX",
+    "ledger.archiving.bodies.take_first_walks": "once an import into an empty database: whether all events are there",
     "ledger.handling.dead.search": "what waits for a person, by arrival, whatever the handler",
     "ledger.handling.dead.totals": "a count, up to COUNT_MAX; what `dead list` shows fewer of than there are",
     "ledger.handling.events.about_how_many": "a count, up to COUNT_MAX",
