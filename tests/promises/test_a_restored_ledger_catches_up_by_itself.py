@@ -91,6 +91,9 @@ async def _story(found: Deployment, back_up: Backup) -> None:
             lambda: _knows(found, "SELECT 1 FROM access_source"), within_s=60, what="the gift is known again"
         )
         await found.settled(within_s=60)
+        found.pay_order()  # a walk may have found what webhooks brought before: the next one says that they are heard
+        await found.shipped(within_s=60)
+        await found.settled(within_s=60)
         await found.healthy()
         await found.type("reconcile", "--dry-run")  # exit 0: nothing differs
         again = await _state(found)
