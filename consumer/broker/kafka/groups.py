@@ -12,7 +12,13 @@ from uuid import UUID
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupCoordinatorNotAvailableError, IncompatibleBrokerVersion, for_code
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    IncompatibleBrokerVersion,
+    NotCoordinatorForGroupError,
+    for_code,
+)
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Int64, Schema, TaggedFields
 
@@ -145,13 +151,18 @@ async def _group(admin: Any, reader: Any, group: str, topic: str, topic_id: str 
 async def _coordinated(
     admin: Any, group: str, spots: Sequence[TopicPartition]
 ) -> tuple[tuple[str, ...], Mapping[Any, Any]]:
-    """Who is a member, and what is committed. A cluster that never had a group makes a coordinator first."""
-    for _ in range(COORDINATOR_TRIES):
+    """Who is a member, and what is committed. A cluster that never had a group makes a coordinator first, and one that
+    moves is asked again."""
+    for left in reversed(range(COORDINATOR_TRIES)):
         try:
             clients = _clients(await admin.describe_consumer_groups([group]), group)
             return clients, await admin.list_consumer_group_offsets(group, partitions=list(spots))
         except GroupCoordinatorNotAvailableError:
-            await asyncio.sleep(COORDINATOR_EVERY_S)
+            pass
+        except (NotCoordinatorForGroupError, GroupLoadInProgressError):
+            if not left:
+                raise
+        await asyncio.sleep(COORDINATOR_EVERY_S)
     return (), {}
 
 
