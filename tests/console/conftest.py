@@ -40,14 +40,19 @@ async def open_api(sqlite_ledger: Database, clock: DrivenClock) -> AsyncIterator
         app = web.Application()
         settings: dict[str, Any] = {"token": None, "applications": ["default", "other"]} | given
         query_routes(app, database=database, clock=clock, **settings)
-        client: Client = TestClient(TestServer(app, host="127.0.0.1"))
-        await client.start_server()
-        clients.append(client)
+        clients.append(client := await listening(app))
         return client
 
     yield open_
     for client in clients:
         await client.close()
+
+
+async def listening(app: web.Application) -> Client:
+    """A client of the application, which listens on the loopback."""
+    client: Client = TestClient(TestServer(app, host="127.0.0.1"))
+    await client.start_server()
+    return client
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 
 from consumer.clock import DrivenClock
 from consumer.console.pages.desk import Desk
@@ -18,9 +17,10 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events, runs
 from consumer.ledger.tables import RunStatus
 from handlers.access.policy import Policy
+from tests.console.conftest import Client, listening
 from tests.contract.ledger import facts
 
-Pages = TestClient[web.Request, web.Application]
+Pages = Client
 Open = Callable[..., Awaitable[Pages]]
 KINDS = ("a" * 16, "a" * 16, "b" * 16)
 
@@ -49,9 +49,7 @@ async def open_pages(sqlite_ledger: Database, clock: DrivenClock) -> AsyncIterat
             **known,
         )
         page_routes(app, desk, users)
-        client: Pages = TestClient(TestServer(app, host="127.0.0.1"))
-        await client.start_server()
-        clients.append(client)
+        clients.append(client := await listening(app))
         return client
 
     yield open_
