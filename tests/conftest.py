@@ -41,13 +41,19 @@ _COMPILED = _CompiledByDatabase(5_000)
 Engine._compiled_cache = property(lambda _: _COMPILED, lambda *_: None)  # type: ignore[assignment]  # no other way in
 
 
+@pytest.fixture(autouse=True)
+def log_lines_as_at_first() -> Iterator[None]:
+    """Logging is the process's: whatever level a test leaves, the next one hears every line."""
+    yield
+    structlog.reset_defaults()
+
+
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
+def stream() -> io.StringIO:
     """Where the log goes during the test."""
     found = io.StringIO()
     configure_logging("info", "json", found)
-    yield found
-    structlog.reset_defaults()
+    return found
 
 
 @pytest.fixture(scope="session")
