@@ -30,7 +30,17 @@ from consumer.ledger import Database
 from consumer.ledger.engine.applied import require_current
 from consumer.ledger.engine.database import user_of
 from consumer.ledger.engine.database_time import drive
-from consumer.ledger.processes import BROKEN, HANDLERS, PREFIX, READS, SIGNATURES, UNPROVED, USER, worker_id
+from consumer.ledger.processes import (
+    BROKEN,
+    HANDLERS,
+    PREFIX,
+    READS,
+    SIGNATURES,
+    UNACCOUNTED,
+    UNPROVED,
+    USER,
+    worker_id,
+)
 from consumer.settings import Role, Settings
 from consumer.telemetry.descriptors import Descriptors
 from consumer.telemetry.internal import Check, Readiness, internal_app
@@ -316,6 +326,7 @@ class App:
             names = [application.name for application in self.settings.applications]
             room = self.settings.unproved_max_bytes
             accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
+            self._heartbeat.said["console", UNACCOUNTED] = lambda: accounting.unaccounted
             async with asyncio.TaskGroup() as group:
                 group.create_task(watch_ledger_figures(self.database, self.metrics, self.clock, stop, room))
                 group.create_task(accounting.run(stop))

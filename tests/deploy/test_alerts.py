@@ -202,6 +202,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerHandlersGone", "handlers_gone"),
             ("ConsumerRoleRestarts", "role_restarts"),
             ("ConsumerRoleSlow", "role_slow"),
+            ("ConsumerUnaccounted", "unaccounted"),
             ("ConsumerWorkersDiffer", "workers_differ"),
             ("ConsumerVersionsDiffer", "versions_differ"),
             ("ConsumerPrefixesDiffer", "prefixes_differ"),

@@ -105,6 +105,18 @@ def _lose(*tables: str) -> Act:
     return strike
 
 
+async def _write_of_tomorrow(scene: Scene) -> None:
+    """Somebody rolled back: a row holds a word of the newer version. A console that begins looks at once."""
+    scene.pay()
+    await scene.found.shipped(within_s=60)
+    scene.in_ledger("UPDATE fulfilment_order SET hold = 'of_tomorrow' WHERE order_id = ?", scene.found.paid[-1])
+    await scene.restart("console")
+
+
+async def _take_it_back(scene: Scene) -> None:
+    scene.in_ledger("UPDATE fulfilment_order SET hold = NULL WHERE hold = 'of_tomorrow'")
+
+
 async def _derive_it_again(scene: Scene) -> None:
     """With `work` stopped. A console that begins looks at once, instead of within the hour."""
     await scene.stop("work")
@@ -230,6 +242,10 @@ WORK: tuple[Drill, ...] = (
     drill(
         "an order is lost with its payment", "MoneyUnexplained",
         strike=_lose("fulfilment_payment", "fulfilment_order"), cure=_derive_it_again,
+    ),
+    drill(
+        "money and access cannot be accounted for", "Unaccounted",
+        strike=_write_of_tomorrow, cure=_take_it_back,
     ),
     drill("a plugin cannot be loaded", "PluginsBroken", strike=_deploy(BROKEN), cure=_deploy(MENDED)),
     drill("an apply is killed", "PlanHalfApplied", strike=_leave_a_plan, cure=nothing, names=("PLAN",)),

@@ -15,6 +15,7 @@ from consumer.console.invariants.check import Check
 from consumer.console.invariants.kept import SUBJECTS_MAX, Account
 from consumer.console.invariants.report import Problem, Report
 from consumer.console.invariants.service import LastObservations
+from consumer.errors import code_of
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time
 from consumer.telemetry.logs import Condition
@@ -22,9 +23,11 @@ from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 3600.0
 AGAIN_S = 120.0
-"""While something is broken; and never more than a share of the time is spent on it."""
+"""While something is broken, or could not be looked at; and never more than a share of the time is spent on it."""
 SHARE = 20
 FIRST_LOOK_S = 30.0
+FAILS_MIN = 2
+"""Looks in a row: one alone may have met a ledger that was away for a moment."""
 REST_S = 0.02
 """Between two pages: a look at everything is in no hurry, and takes no more than its share of the database."""
 
@@ -56,6 +59,12 @@ class Accounting:
             for name in applications
         }
         self._before: dict[str, Report] = {}
+        self._fails, self._why = 0, ""
+
+    @property
+    def unaccounted(self) -> str | None:
+        """Why the last looks could not account for everything; None: they could, or one failed alone."""
+        return self._why if self._fails >= FAILS_MIN else None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
@@ -67,25 +76,33 @@ class Accounting:
                 return
             except TimeoutError:
                 wait_s = LOOK_EVERY_S
-            began = self._clock.monotonic()
-            try:
-                if not await self.look():
-                    wait_s = min(LOOK_EVERY_S, max(AGAIN_S, SHARE * (self._clock.monotonic() - began)))
-            except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
-                unknown.lasts(error)
-            else:
-                unknown.over()
+            began, holds, failure = self._clock.monotonic(), True, None
+            for application in self._applications:
+                try:
+                    holds = await self.look(application) and holds
+                except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
+                    failure = failure or (application, error)
+            self._note(failure, unknown)
+            if failure is not None or not holds:
+                wait_s = min(LOOK_EVERY_S, max(AGAIN_S, SHARE * (self._clock.monotonic() - began)))
 
-    async def look(self) -> bool:
+    async def look(self, application: str) -> bool:
         """Set the gauges; what is whole again goes back to 0. Whether all is as it should be. Raises LedgerError."""
-        service, holds = LastObservations(self._database), True
-        for application in self._applications:
-            check = Check(self._database, service, self._options, self._clock.now(), rest=self._rest)
-            found = await check.run(application)
-            self._show(found)
-            await self._keep(found)
-            holds = holds and found.holds
-        return holds
+        service = LastObservations(self._database)
+        check = Check(self._database, service, self._options, self._clock.now(), rest=self._rest)
+        found = await check.run(application)
+        self._show(found)
+        await self._keep(found)
+        return found.holds
+
+    def _note(self, failure: tuple[str, Exception] | None, unknown: Condition) -> None:
+        if failure is None:
+            self._fails = 0
+            unknown.over()
+            return
+        application, error = failure
+        self._fails, self._why = self._fails + 1, f"{application}: {code_of(error)}"
+        unknown.lasts(error, application=application)
 
     async def _keep(self, found: Report) -> None:
         """For `status`: that all is well at once; what is not, when it was so before."""

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from consumer.errors import RoleSlow, SchemaOutdated
-from consumer.ledger.processes import DIED, HANDLERS, PREFIX, Process
+from consumer.ledger.processes import DIED, HANDLERS, PREFIX, UNACCOUNTED, Process
 
 GONE_AFTER: Final = timedelta(seconds=30)
 UNHEARD_AFTER: Final = timedelta(seconds=12)
@@ -71,6 +71,13 @@ def slow(processes: Sequence[Process], now: datetime) -> list[Process]:
         for one in processes
         if is_living(one, now) and any(proof.code == RoleSlow.code for proof in one.checks.values())
     ]
+
+
+def blind(processes: Sequence[Process], now: datetime) -> Process | None:
+    """A living `console` that cannot account for money and access, where no other can."""
+    living = [one for one in processes if one.role == "console" and is_living(one, now)]
+    failing = [one for one in living if UNACCOUNTED in one.said]
+    return failing[0] if failing and len(failing) == len(living) else None
 
 
 def loops(processes: Sequence[Process], now: datetime) -> list[Loop]:

@@ -10,7 +10,7 @@ from typing import Final
 
 import orjson
 
-from consumer.console.alarms.lives import apart, is_living, left_behind, loops, mixed, slow
+from consumer.console.alarms.lives import apart, blind, is_living, left_behind, loops, mixed, slow
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import UNPROVED, Process
 
@@ -25,6 +25,7 @@ CODES: Final = frozenset(
         "unproved_fills",
         "role_restarts",
         "role_slow",
+        "unaccounted",
         "workers_differ",
         "versions_differ",
         "prefixes_differ",
@@ -43,6 +44,7 @@ def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process
         "unproved_fills": bool(filling(figures, unproved_max_bytes) or stored(processes, figures.at)),
         "role_restarts": bool(loops(processes, figures.at)),
         "role_slow": bool(slow(processes, figures.at)),
+        "unaccounted": blind(processes, figures.at) is not None,
         "workers_differ": mixed(processes, figures.at) is not None,
         "versions_differ": left_behind(processes, figures.at) is not None,
         "prefixes_differ": bool(apart(processes, figures.at)),

@@ -99,13 +99,13 @@ async def test_the_metrics(sqlite_ledger: Database) -> None:
     shop, metrics = Shop(sqlite_ledger), Metrics()
     await sells(shop)
     accounting = Accounting(sqlite_ledger, metrics, DrivenClock(NOW), ["default"], OPTIONS, rest_s=0)
-    await accounting.look()
+    await accounting.look("default")
     assert "consumer_invariants_broken{" not in metrics.render().decode()
     await shop.pays("pay_x", None, "0.000007", subscription_id="sub_of_nobody")
-    await accounting.look()
+    await accounting.look("default")
     shown = metrics.render().decode()
     assert 'consumer_invariants_residual_micro_usdc{application="default"} 7.0' in shown
     assert 'consumer_invariants_broken{application="default",code="unknown_subscription_paid"} 1.0' in shown
     await shop.subscribes("sub_of_nobody", "cus_1")
-    await accounting.look()
+    await accounting.look("default")
     assert 'code="unknown_subscription_paid"} 0.0' in metrics.render().decode()

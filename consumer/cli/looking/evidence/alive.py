@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.console.alarms.lives import GONE_AFTER, Loop, apart, is_living, left_behind, loops
+from consumer.console.alarms.lives import GONE_AFTER, Loop, apart, blind, is_living, left_behind, loops
 from consumer.errors import RoleSlow, SchemaIncompatible
-from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, Process
+from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, UNACCOUNTED, Process
 
 SEEN_WITHIN: Final = FORGOTTEN_AFTER
 STOPPED_WITHIN: Final = timedelta(days=1)
@@ -53,7 +53,8 @@ def alive(
         if is_missed or role == "work":
             found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}; start `consumer {role}`"))
     found += [_looping(loop) for loop in loops(processes, now) if loop.role in MISSED]
-    return found + _apart(processes, now) + _left_behind(processes, now) + _refusing(processes, now)
+    found += _apart(processes, now) + _left_behind(processes, now)
+    return found + _blind(processes, now) + _refusing(processes, now)
 
 
 def _is_older_version(seen_at: datetime | None, played: Sequence[Process], now: datetime) -> bool:
@@ -82,6 +83,17 @@ def _left_behind(processes: Sequence[Process], now: datetime) -> list[Finding]:
         f"version {newest.version}: replace what was left, or roll back the others"
     )
     return [Finding(Grade.DEGRADED, "versions_differ", text)]
+
+
+def _blind(processes: Sequence[Process], now: datetime) -> list[Finding]:
+    """Nobody can say whether money and access are as they should be."""
+    if (one := blind(processes, now)) is None:
+        return []
+    text = (
+        f"`console` (pid {one.pid} on {one.host}) cannot account for money and access ({one.said[UNACCOUNTED]}): "
+        "`consumer invariants` shows why"
+    )
+    return [Finding(Grade.DEGRADED, "unaccounted", text)]
 
 
 def _looping(loop: Loop) -> Finding:

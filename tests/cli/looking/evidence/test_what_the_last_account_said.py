@@ -29,11 +29,11 @@ async def told(database: Database, later: timedelta = timedelta()) -> list[tuple
 async def test_what_two_looks_find_is_told_until_one_finds_it_whole(database: Database) -> None:
     shop = Shop(database)
     accounting = Accounting(database, Metrics(), DrivenClock(NOW), ["default"], {}, rest_s=0)
-    assert await accounting.look()
+    assert await accounting.look("default")
     await shop.pays("pay_x", None, "0.000007", subscription_id="sub_of_nobody")
-    assert not await accounting.look()
+    assert not await accounting.look("default")
     assert await told(database) == [], "it may be under way"
-    assert not await accounting.look()
+    assert not await accounting.look("default")
     (money, said), (code, text) = await told(database)
     assert (money, code) == ("money_unexplained", "invariants_broken")
     assert "0.000007 USDC" in said
@@ -44,8 +44,8 @@ async def test_what_two_looks_find_is_told_until_one_finds_it_whole(database: Da
 
 
 async def _look_twice(accounting: Accounting, database: Database) -> list[tuple[str, str]]:
-    await accounting.look()
-    await accounting.look()
+    await accounting.look("default")
+    await accounting.look("default")
     return await told(database)
 
 
@@ -55,7 +55,7 @@ async def test_a_console_that_begins_forgets_nothing_by_one_look(database: Datab
     await _look_twice(Accounting(database, Metrics(), DrivenClock(NOW), ["default"], {}, rest_s=0), database)
     before = await told(database)
     assert before
-    await Accounting(database, Metrics(), DrivenClock(NOW), ["default"], {}, rest_s=0).look()
+    await Accounting(database, Metrics(), DrivenClock(NOW), ["default"], {}, rest_s=0).look("default")
     assert await told(database) == before
 
 
