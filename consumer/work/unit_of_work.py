@@ -46,8 +46,8 @@ class Incoming:
 
 @dataclass
 class UnitOfWork:
-    """What a transaction is going to store. `relayed`: how many of the derived events it stored are due for the
-    relay."""
+    """What a transaction is going to store. `timers`: those of `emitted` that were to come later, which may be
+    withdrawn. `relayed`: how many of the derived events it stored are due for the relay."""
 
     now: datetime
     runs: list[Run] = field(default_factory=list)
@@ -56,6 +56,7 @@ class UnitOfWork:
     reads: dict[str, list[ReadRequest]] = field(default_factory=dict)
     notes: list[Noted] = field(default_factory=list)
     dead_in_a_row: Counter[str] = field(default_factory=Counter)
+    timers: set[EventKey] = field(default_factory=set)
     withdrawn: set[EventKey] = field(default_factory=set)
     relayed: int = 0
 
@@ -86,7 +87,7 @@ class UnitOfWork:
         the rows of those that must be taken in this transaction. In this order: what is emitted once more comes at its
         new time, with its new data."""
         await outbox.withdraw(session, self.withdrawn, self.now)
-        self.emitted, self.withdrawn = [], set()
+        self.emitted, self.timers, self.withdrawn = [], set(), set()
         taken = await outbox.put(session, emitted, self.now)
         self.relayed += sum(one.is_due(self.now) for one in emitted) - len(taken)
         return taken
@@ -95,11 +96,14 @@ class UnitOfWork:
         """What a handler that succeeded asked for; what it emitted belongs to the same plan."""
         if ctx.withdrawn:
             gone = {(event.application, one) for one in ctx.withdrawn}
-            self.emitted = [one for one in self.emitted if one.id not in gone or one.is_due(self.now)]
+            if not gone.isdisjoint(self.timers):
+                self.emitted = [one for one in self.emitted if one.id not in gone or one.is_due(self.now)]
             self.withdrawn |= gone
-        self.emitted.extend(
-            Emitted(emission=one, cause=event, handler=handler.name, plan=plan) for one in ctx.emissions
-        )
+        for emission in ctx.emissions:
+            one = Emitted(emission=emission, cause=event, handler=handler.name, plan=plan)
+            self.emitted.append(one)
+            if emission.not_before is not None:
+                self.timers.add(one.id)
         if ctx.reads:
             asked = [replace(one, traceparent=onwards(event)) for one in ctx.reads]
             self.reads.setdefault(event.application, []).extend(asked)
