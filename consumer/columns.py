@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
@@ -87,7 +88,9 @@ def _utc(value: datetime | None) -> datetime | None:
     return value if value.tzinfo is UTC else value.astimezone(UTC)
 
 
+@lru_cache(maxsize=256)
 def _utc_text(value: datetime | None) -> str | None:
+    """Most times of a batch are the same one."""
     utc = _utc(value)
     return None if utc is None else utc.replace(tzinfo=None).isoformat(" ", "microseconds")
 

@@ -7,7 +7,7 @@ heart: `Locators` hold JSON pointers, first hit wins, and they are configuration
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -35,10 +35,8 @@ _TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
 
 TEST_TYPE: Final = "webhook."
 _PLACES: Final = ("", "/data", "/data/object", "/object")
-_TEST_MARKS: Final = (
-    *((f"{place}/{word}", True) for place in _PLACES for word in ("test", "is_test")),
-    *((f"{place}/livemode", False) for place in _PLACES),
-)
+_TEST_WORDS: Final = tuple(f"{place}/{word}" for place in _PLACES for word in ("test", "is_test"))
+_LIVE_WORDS: Final = tuple(f"{place}/livemode" for place in _PLACES)
 
 Paths = tuple[tuple[str, ...], ...]
 
@@ -114,9 +112,7 @@ class Locators:
     @cached_property
     def paths(self) -> Mapping[str, Paths]:
         """The parsed pointers of each fact, for reading many bodies."""
-        return {
-            item.name: tuple(tuple(compiled(one).parts) for one in getattr(self, item.name)) for item in fields(self)
-        }
+        return {item.name: _paths(getattr(self, item.name)) for item in fields(self)}
 
 
 _compiled: dict[str, JsonPointer] = {}
@@ -136,32 +132,32 @@ def compiled(pointer: str) -> JsonPointer:
 
 def first(document: Any, pointers: tuple[str, ...]) -> Any:
     """The first value that is there and is not null, or None."""
-    for pointer in pointers:
-        value = _at(document, _parts(pointer))
-        if value is not None:
-            return value
-    return None
+    return next(_values(document, _paths(pointers)), None)
 
 
 @cache
-def _parts(pointer: str) -> tuple[str, ...]:
-    return tuple(compiled(pointer).parts)
+def _paths(pointers: tuple[str, ...]) -> Paths:
+    return tuple(tuple(compiled(one).parts) for one in pointers)
 
 
-def _at(value: Any, parts: Sequence[str]) -> Any:
-    for part in parts:
-        if isinstance(value, dict):
-            value = value.get(part)
-        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-            value = value[int(part)]
+def _values(document: Any, paths: Paths) -> Iterator[Any]:
+    """At one path after another what is there and is not null."""
+    for parts in paths:
+        value = document
+        for part in parts:
+            if isinstance(value, dict):
+                value = value.get(part)
+            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                break
         else:
-            return None
-    return value
+            if value is not None:
+                yield value
 
 
 def _first_text(document: Any, paths: Paths, fits: re.Pattern[str] | None, max_chars: int) -> str | None:
-    for parts in paths:
-        value = _at(document, parts)
+    for value in _values(document, paths):
         if not isinstance(value, str):
             if not isinstance(value, int) or isinstance(value, bool):
                 continue
@@ -206,7 +202,9 @@ def parse_json(raw: bytes, *, tolerant: bool = False) -> dict[str, Any]:
 def says_test(document: Mapping[str, Any], event_type: str) -> bool:
     """Whether a body of this type says by itself that it is a test event (cases F24, R9): by a type of its own, or a
     mark. One that looks like any other event says nothing."""
-    return event_type.startswith(TEST_TYPE) or any(first(document, (one,)) is mark for one, mark in _TEST_MARKS)
+    if event_type.startswith(TEST_TYPE) or any(one is True for one in _values(document, _paths(_TEST_WORDS))):
+        return True
+    return any(one is False for one in _values(document, _paths(_LIVE_WORDS)))
 
 
 class EventFacts(NamedTuple):
@@ -341,7 +339,11 @@ class Event(Generic[P_co]):
 
     def find(self, *pointers: str) -> Any:
         """The first value at one of these JSON pointers, or None."""
-        return first(self.data, pointers)
+        return next(self.find_all(*pointers), None)
+
+    def find_all(self, *pointers: str) -> Iterator[Any]:
+        """What is there and is not null, at one of these JSON pointers after another."""
+        return _values(self.data, _paths(pointers))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,8 +28,7 @@ def look(event: Event, candidates: Sequence[str]) -> Any:
 
 def look_text(event: Event, candidates: Sequence[str]) -> str | None:
     """As `look`, but only a text (or a whole number, as text) of a sane length."""
-    for pointer in _pointers(tuple(candidates), event.type.endswith(".observed")):
-        value = event.find(pointer)
+    for value in event.find_all(*_pointers(tuple(candidates), event.type.endswith(".observed"))):
         if isinstance(value, int | float) and not isinstance(value, bool):
             value = str(value)
         if isinstance(value, str) and 0 < len(value) <= TEXT_MAX_CHARS:
@@ -53,13 +52,15 @@ def look_amount(event: Event, candidates: Sequence[str]) -> str | None:
 
 def marked_as_test(event: Event, markers: Iterable[str]) -> bool:
     """Whether the payload says that it is a test event (cases F24, A47): markers are `pointer=true` or `=false`."""
-    return any(event.find(pointer) is wanted for pointer, wanted in _marked(tuple(markers)))
+    true, false = _marked(tuple(markers))
+    return any(one is True for one in event.find_all(*true)) or any(one is False for one in event.find_all(*false))
 
 
 @cache
-def _marked(markers: tuple[str, ...]) -> tuple[tuple[str, bool], ...]:
-    parts = (marker.partition("=") for marker in markers)
-    return tuple((pointer, wanted == "true") for pointer, _, wanted in parts)
+def _marked(markers: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    parts = [marker.partition("=") for marker in markers]
+    is_true = [(pointer, wanted == "true") for pointer, _, wanted in parts]
+    return tuple(one for one, true in is_true if true), tuple(one for one, true in is_true if not true)
 
 
 @cache
