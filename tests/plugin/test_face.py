@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from jsonpointer import JsonPointer
 
 import consumer.plugin
 from consumer.errors import HandlerMisuse
+from consumer.events import Source
 from consumer.payments import PaymentsClient
 from consumer.plugin import Context, Event, Handler, Payload, PaymentsApi, handles
 from consumer.plugin.declaration import declared
 from consumer.testing import Workbench
+from consumer.wire import own_event
 from tests.support.desk import Desk
 
 HANDLERS = Path(__file__).resolve().parents[2] / "handlers"
@@ -245,3 +250,24 @@ def test_the_code_version_is_that_of_the_handlers_own_source(tmp_path: Path, wri
         return found.version
 
     assert (version("before", ONE_HANDLER) == version("after", written)) is same
+
+
+WORDS = some.sampled_from(["a", "b", "0", "1", "a/b", "~", "", "id"])
+BODIES = some.dictionaries(WORDS, some.recursive(
+    some.none() | some.booleans() | some.integers(0, 9) | some.text("xyz", max_size=3),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=12,
+), max_size=4)  # fmt: skip
+POINTERS = some.lists(some.lists(WORDS, min_size=1, max_size=4).map(lambda parts: JsonPointer.from_parts(parts).path),
+                      max_size=6)  # fmt: skip
+
+
+# case: U1
+@given(body=BODIES, pointers=POINTERS)
+def test_what_is_found_in_an_event_is_what_json_pointers_say(body: dict[str, Any], pointers: list[str]) -> None:
+    event = own_event(application="default", id="drv_1", type="a.b", key="order:A-1", source=Source.RELAY,
+                      at=datetime.now().astimezone(), data={}).read_as(body)  # fmt: skip
+    there = [JsonPointer(one).resolve(body, None) for one in pointers]
+    found = [one for one in there if one is not None]
+    assert list(event.find_all(*pointers)) == found
+    assert event.find(*pointers) == next(iter(found), None)
