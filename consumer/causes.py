@@ -47,6 +47,9 @@ _CLOSED = Cause(
 _CORRUPT = Cause(errors.LedgerCorrupt, "restore the ledger from a backup, then `consumer backfill --since` its time")
 _AWAY = Cause(errors.LedgerUnavailable, "see whether the server runs and the network lets us to it")
 
+SAID_CHARS: Final = 200
+SAYS_WHICH: Final = ("08P01",)
+"""Of these the server's own words tell what it is about: its limits and our tables by name, no value."""
 LOST: Final = "08"
 """The class of a connection that is lost, or cannot be made."""
 SQLSTATES: Final[Mapping[str, Cause]] = {
@@ -54,6 +57,9 @@ SQLSTATES: Final[Mapping[str, Cause]] = {
     "28000": _LOGIN,
     "28P01": _LOGIN,
     "42501": _FORBIDDEN,
+    "08P01": Cause(
+        errors.PoolerRefuses, "see its own log; PgBouncer may pool sessions or transactions, not statements"
+    ),
     "25006": _READ_ONLY,
     "53100": _FULL,
     "53300": Cause(errors.DatabaseTooManyClients, "raise max_connections, or put a pooler in between"),
@@ -155,7 +161,7 @@ def of_database(error: BaseException) -> LedgerError | None:
         state = _state(told)
         if state is not None:
             found = SQLSTATES.get(state) or SQLSTATES.get(state[:2])
-            return _ledger_error(found, state) if found else None
+            return _ledger_error(found, state, _words(told) if state in SAYS_WHICH else None) if found else None
         name = getattr(told, "sqlite_errorname", None)
         if isinstance(name, str):
             found = _sqlite(SQLITE, name)
@@ -243,8 +249,15 @@ def _topics_of(told: BaseException, error: type[ConsumerError]) -> dict[str, str
     return {"topic": ", ".join(topics)} if topics else {}
 
 
-def _ledger_error(cause: Cause, state: str) -> LedgerError | None:
-    return cause.error(state=state) if issubclass(cause.error, LedgerError) else None
+def _ledger_error(cause: Cause, state: str, said: str | None = None) -> LedgerError | None:
+    fields = {"said": said} if said else {}
+    return cause.error(state=state, **fields) if issubclass(cause.error, LedgerError) else None
+
+
+def _words(told: BaseException) -> str:
+    """What a server said, in one line, without what SQLAlchemy and its driver put around it."""
+    words = str(getattr(told, "orig", told)).partition("\n")[0]
+    return words.rpartition("'>: ")[2][:SAID_CHARS]
 
 
 def _tls_reason(error: ssl.SSLError) -> str:

@@ -29,8 +29,8 @@ class ConsumerError(Exception):
         return f"error[{self.code}]: {self.message}" + (f" ({detail})" if detail else "")
 
     def sentence(self) -> str:
-        """The message, and which topic, group or file it is about, or what a schema lacks."""
-        names = ("topic", "group", "path", "lacking")
+        """The message, and which topic, group or file it is about, what a schema lacks, or how a server said it."""
+        names = ("topic", "group", "path", "lacking", "said")
         about = next((str(self.fields[name]) for name in names if self.fields.get(name)), None)
         return f"{self.message} ({about})" if about else self.message
 
@@ -196,6 +196,12 @@ class DatabaseTlsFailed(LedgerUnavailable):
     """The secured connection to the database could not be made."""
 
     code = "database_tls_failed"
+
+
+class PoolerRefuses(LedgerUnavailable):
+    """The pooler between us and the database refuses."""
+
+    code = "pooler_refuses"
 
 
 class LedgerDiskFull(LedgerUnavailable):

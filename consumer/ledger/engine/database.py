@@ -36,7 +36,7 @@ from consumer.errors import (
     LedgerUnavailable,
     SchemaOutdated,
 )
-from consumer.ledger import sqlite_driver
+from consumer.ledger import postgresql_driver, sqlite_driver
 from consumer.ledger.engine.discretion import hide_values
 from consumer.loan import LentSession, see_to_commit, see_to_statement
 
@@ -325,35 +325,35 @@ def _roll_back_soon(connection: Any) -> None:
 def _postgresql(
     url: str, pool_size: int, *, command_timeout_s: float | None = COMMAND_TIMEOUT_S, lock_s: float = LOCK_S
 ) -> AsyncEngine:
+    driver = postgresql_driver.Driver(
+        {
+            "application_name": "payments-consumer",
+            "idle_in_transaction_session_timeout": "120000",
+            "lock_timeout": str(int(lock_s * 1000)),
+            "tcp_keepalives_idle": str(SILENT_S),
+            "tcp_keepalives_interval": str(ASKED_EVERY_S),
+            "tcp_keepalives_count": str(ASKED_TIMES),
+            "tcp_user_timeout": str(SILENCE_S * 1000),
+            # A plan is made for the tables as they are now. One that is kept for a prepared statement may have been
+            # made when they were empty, and reads them whole from then on (decision 10).
+            "plan_cache_mode": "force_custom_plan",
+            # Whatever it believes of them: none of our statements is answered best by reading a whole table.
+            "enable_seqscan": "off",
+            # Nor by gathering all rows that fit and sorting them: what is sought lies in the order of its index.
+            "enable_bitmapscan": "off",
+            "jit": "off",  # compiling takes longer than any of our statements
+        }
+    )
     engine = create_async_engine(
         url,
         pool_size=pool_size,
         max_overflow=5,
         pool_timeout=10,
         hide_parameters=True,
-        connect_args={
-            "timeout": 10,
-            "command_timeout": command_timeout_s,
-            "server_settings": {
-                "application_name": "payments-consumer",
-                "idle_in_transaction_session_timeout": "120000",
-                "lock_timeout": str(int(lock_s * 1000)),
-                "tcp_keepalives_idle": str(SILENT_S),
-                "tcp_keepalives_interval": str(ASKED_EVERY_S),
-                "tcp_keepalives_count": str(ASKED_TIMES),
-                "tcp_user_timeout": str(SILENCE_S * 1000),
-                # A plan is made for the tables as they are now. One that is kept for a prepared statement may have been
-                # made when they were empty, and reads them whole from then on (decision 10).
-                "plan_cache_mode": "force_custom_plan",
-                # Whatever it believes of them: none of our statements is answered best by reading a whole table.
-                "enable_seqscan": "off",
-                # Nor by gathering all rows that fit and sorting them: what is sought lies in the order of its index.
-                "enable_bitmapscan": "off",
-                "jit": "off",  # compiling takes longer than any of our statements
-            },
-        },
+        connect_args={"timeout": 10, "command_timeout": command_timeout_s, "async_creator_fn": driver.connect},
     )
 
+    driver.serve(engine)
     _ping_the_rested(engine)
 
     @event.listens_for(engine.sync_engine, "connect")
