@@ -61,6 +61,9 @@ PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (nam
 # connection that was cut because its transaction stood idle.
 _PASSING_CLASSES = ("08", "40", "53", "57", "58")
 _PASSING_STATES = ("55P03", "25006", "25P03", "25P04")
+# A connection keeps to the defaults and the server that it began with. One that is refused for them is made anew, else
+# it would be for ever: they were set back since, or the name leads to the new primary. Where one is read-only, all are.
+_READ_ONLY, _CUT_OFF = "25006", "57014"
 
 
 class Database:
@@ -327,6 +330,7 @@ def _postgresql(
 ) -> AsyncEngine:
     driver = postgresql_driver.Driver(
         {
+            **({"statement_timeout": "0"} if command_timeout_s is None else {}),
             "application_name": "payments-consumer",
             "idle_in_transaction_session_timeout": "120000",
             "lock_timeout": str(int(lock_s * 1000)),
@@ -350,6 +354,8 @@ def _postgresql(
         max_overflow=5,
         pool_timeout=10,
         hide_parameters=True,
+        # Whatever the database's default is: who waited for a lock must see what its holder wrote.
+        isolation_level="READ COMMITTED",
         connect_args={"timeout": 10, "command_timeout": command_timeout_s, "async_creator_fn": driver.connect},
     )
 
@@ -363,6 +369,11 @@ def _postgresql(
     @event.listens_for(engine.sync_engine, "handle_error")
     def keep_discreet(context: ExceptionContext) -> None:
         hide_values(context.sqlalchemy_exception, context.original_exception)
+        state = getattr(context.original_exception, "sqlstate", None)
+        if state == _READ_ONLY:
+            context.is_disconnect = True
+        elif state == _CUT_OFF and context.connection is not None:
+            context.connection.connection.invalidate(soft=True)
 
     return engine
 

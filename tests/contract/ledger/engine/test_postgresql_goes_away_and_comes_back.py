@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from sqlalchemy import func, make_url, select, text
 
-from consumer.errors import LedgerUnavailable
+from consumer.errors import LedgerReadOnly, LedgerUnavailable, StatementCancelled
 from consumer.ledger import Database
 from consumer.ledger.engine import database, schema
 from consumer.ledger.handling import events
 from consumer.ledger.leases import CLAIM_LEASE_S
+from consumer.ledger.plans import plans
 from consumer.ledger.tables import EventRow
 from tests.contract.ledger.facts import NOW, event
 from tests.support.ports import eventually
@@ -198,3 +199,80 @@ async def test_a_connection_that_a_network_lost_without_a_word_is_given_up_at_bo
     assert options["TCP_USER_TIMEOUT"] / 1000 < CLAIM_LEASE_S
     assert set(told.values()) == {"client"}, told
     assert len(told) == len(OURS)
+
+
+async def _told(ledger: Database, *statements: str) -> None:
+    """What an administrator says of our database, for connections that begin from then on."""
+    other = Database(str(ledger.engine.url.render_as_string(hide_password=False)), pool_size=1)
+    try:
+        async with other.transaction() as session:
+            name = ledger.engine.url.database
+            await session.execute(text("SET TRANSACTION READ WRITE"))
+            for statement in statements:
+                await session.execute(text(f'ALTER DATABASE "{name}" {statement}'))
+    finally:
+        await other.stop()
+
+
+async def test_a_database_that_takes_writes_again_is_written_to_by_the_connections_that_are_there(
+    ledger: Database,
+) -> None:
+    """A managed server whose disk was full, or a name that leads to the new primary: nobody cuts what is open."""
+    await _told(ledger, "SET default_transaction_read_only = on")
+    await ledger.stop()
+
+    async def both(first: int) -> list[object]:
+        return await asyncio.gather(*(record(ledger, first + n) for n in range(4)), return_exceptions=True)
+
+    assert {type(one) for one in await both(0)} == {LedgerReadOnly}
+    await asyncio.gather(*(stored(ledger) for _ in range(4)))  # reading goes on, and opens connections
+    await _told(ledger, "RESET default_transaction_read_only")
+    assert LedgerReadOnly in {type(one) for one in await both(0)}, "they keep to what they began with, once"
+    assert await both(0) == [None] * 4
+    assert await stored(ledger) == 4
+
+
+async def test_a_limit_of_the_users_that_was_raised_holds_for_connections_that_are_there(ledger: Database) -> None:
+    await _told(ledger, "SET statement_timeout = 50")
+    await ledger.stop()
+
+    async def slow() -> None:
+        async with ledger.transaction() as session:
+            await session.execute(text("SELECT pg_sleep(0.2)"))
+
+    with pytest.raises(StatementCancelled):
+        await slow()
+    await _told(ledger, "RESET statement_timeout")
+    await slow()
+    async with ledger.migrating() as engine, engine.connect() as connection:
+        assert await connection.scalar(text("SELECT current_setting('statement_timeout')")) == "0"
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+async def test_whatever_its_default_isolation_is_who_waited_for_a_lock_sees_what_its_holder_wrote(
+    ledger: Database, level: str
+) -> None:
+    """An archive took out the bodies that a replay had begun to need; two writers of one row were refused."""
+    await _told(ledger, f"SET default_transaction_isolation = '{level}'")
+    await ledger.stop()
+    holds, waits = asyncio.Event(), asyncio.Event()
+
+    async def holder() -> None:
+        async with ledger.transaction() as session:
+            await plans.take_turns(session)
+            holds.set()
+            await waits.wait()
+            await events.record(session, [event(1)], NOW)
+
+    async def waiter() -> int:
+        await holds.wait()
+        async with ledger.transaction() as session:
+            waiting = asyncio.create_task(plans.take_turns(session))
+            waits.set()
+            await waiting
+            return int(await session.scalar(select(func.count()).select_from(EventRow.__table__)) or 0)
+
+    _, seen = await asyncio.gather(holder(), waiter())
+    assert seen == 1
+    refused = await asyncio.gather(*(ledger.probe() for _ in range(20)), return_exceptions=True)
+    assert set(refused) == {None}
