@@ -45,7 +45,7 @@ class Driver:
                     return found
                 await found.close()
             self._is_pooled = True
-        return await asyncpg.connect(*where, statement_cache_size=0, **options)  # it prepares without a name
+        return await asyncpg.connect(*where, **options, statement_cache_size=0)  # it prepares without a name
 
     def serve(self, engine: AsyncEngine) -> None:
         """See to each connection before anybody else does, and to each transaction."""

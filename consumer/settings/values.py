@@ -6,10 +6,11 @@ import base64
 import binascii
 import ipaddress
 import re
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import orjson
 from pydantic import AfterValidator, BeforeValidator, SecretStr
@@ -18,6 +19,11 @@ SECRET_FILE_MAX_BYTES = 64 * 1024
 CERTIFICATES_MAX_BYTES = 4 * 1024 * 1024
 EXPECTABLE = ("serve", "work", "sync", "console")
 DATABASE_SCHEMES = ("sqlite+aiosqlite", "postgresql+asyncpg")
+DATABASE_WORDS = frozenset(
+    {"ssl", "host", "port", "user", "password", "target_session_attrs", "direct_tls", "krbsrvname", "gsslib",
+     "passfile", "service", "servicefile", "prepared_statement_cache_size"}
+)  # fmt: skip
+"""What may stand behind the '?' of a PostgreSQL's URL: what asyncpg and SQLAlchemy know there."""
 
 _AGE = re.compile(r"([0-9]{1,5})([hdw])\Z")
 _PAST_DUE = re.compile(r"(keep|revoke|grace:[1-9][0-9]{0,3}d)\Z")
@@ -120,7 +126,16 @@ def checked_database_url(value: SecretStr) -> SecretStr:
             named = False
         if not named:
             raise ValueError("a PostgreSQL database needs a host: 'postgresql+asyncpg://user@host:5432/name'")
+        _check_words(parse_qs(parts.query, keep_blank_values=True))
     return value
+
+
+def _check_words(given: Collection[str]) -> None:
+    """Providers write there what libpq knows."""
+    if "sslmode" in given:
+        raise ValueError("behind the '?' write 'ssl=require' (or 'ssl=verify-full'), not 'sslmode=…'")
+    if not DATABASE_WORDS.issuperset(given):
+        raise ValueError("behind the '?' stands what is not known there (ssl, host, port, target_session_attrs, … are)")
 
 
 def _hint(scheme: str) -> str:

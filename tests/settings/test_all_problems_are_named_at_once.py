@@ -178,6 +178,8 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         ("CONSUMER_DATABASE_URL", "sqlite+aiosqlite://", "needs a file"),
         ("CONSUMER_DATABASE_URL", "sqlite+aiosqlite:///:memory:", "needs a file"),
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg:///x", "needs a host"),
+        ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://db/x?sslmode=require", "write 'ssl=require'"),
+        ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://db/x?ssl=require&pgbouncer=true", "what is not known there"),
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://h:99999/x", "needs a host"),
         ("CONSUMER_BROKER_URL", "amqp://host", "must be 'embedded:PATH' or 'kafka://"),
         ("CONSUMER_BROKER_URL", "embedded:", "needs a file"),
