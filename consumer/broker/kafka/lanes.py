@@ -35,12 +35,13 @@ class Item:
 
 
 class Lane:
-    """What waits for one partition."""
+    """What waits for one partition of `home`."""
 
-    __slots__ = ("batch_bytes", "given_up", "number", "pending", "topic")
+    __slots__ = ("batch_bytes", "given_up", "home", "number", "pending", "topic")
 
-    def __init__(self, topic: str, number: int, batch_bytes: int) -> None:
-        self.topic = topic
+    def __init__(self, home: TopicLanes, number: int, batch_bytes: int) -> None:
+        self.home = home
+        self.topic = home.name
         self.number = number
         self.batch_bytes = batch_bytes
         self.pending: deque[Item] = deque()
@@ -54,7 +55,7 @@ class TopicLanes:
         self.name = name
         self.max_record_bytes = max_record_bytes
         batch_bytes = min(MAX_BATCH_BYTES, max_message_bytes - RECORD_OVERHEAD_BYTES)
-        self.lanes = [Lane(name, number, batch_bytes) for number in range(partitions)]
+        self.lanes = [Lane(self, number, batch_bytes) for number in range(partitions)]
 
 
 def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:

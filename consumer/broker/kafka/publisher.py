@@ -300,6 +300,10 @@ class KafkaPublisher:
         if self._flights.get(flight.lane) is not flight:
             return  # given up long ago
         del self._flights[flight.lane]
+        if _is_gone(producer, flight.lane):
+            settle(flight.items, BrokerUnavailable("the topic has fewer partitions now", topic=flight.lane.topic))
+            self._landed(flight.lane)
+            return
         if len(flight.items) == 1 and isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
             settle(flight.items, RecordTooLarge(bytes=flight.items[0].size_bytes))
         else:
@@ -363,3 +367,13 @@ class KafkaPublisher:
             await end(producer, 0.5)
             raise
         return producer
+
+
+def _is_gone(producer: Any, lane: Lane) -> bool:
+    """Whether the topic was made anew with fewer partitions, without this one. Keys lie among the others from then."""
+    lanes = lane.home.lanes
+    there = len(producer.client.cluster.partitions_for_topic(lane.topic) or lanes)
+    if there < len(lanes):
+        LOG.warning("topic_has_fewer_partitions", topic=lane.topic, partitions=there, before=len(lanes))
+        del lanes[there:]
+    return lane.number >= there

@@ -332,3 +332,31 @@ async def test_a_topic_is_not_made_with_fewer_copies_than_were_asked_for(kafka_b
     assert told.value.retryable, "a broker that is away comes back"
     await broker.ensure_topics([replace(wanted, copies=1)])
     await broker.stop()
+
+
+# case: O6
+async def test_a_topic_made_anew_with_fewer_partitions_takes_every_key_again(kafka_broker: KafkaServer) -> None:
+    address = f"127.0.0.1:{kafka_broker.port}"
+    broker, admin = KafkaBroker([address]), AIOKafkaAdminClient(bootstrap_servers=address)
+    await broker.start()
+    await broker.ensure_topics([TopicConfig(name="fewer", partitions=12, retention_s=None, max_record_bytes=100_000)])
+    keys = [message("x", f"k{number}") for number in range(20)]
+    await broker.publish_many("fewer", keys)
+    await admin.start()
+
+    async def is_gone() -> bool:
+        return "fewer" not in await admin.list_topics()
+
+    async def takes_every_key() -> bool:
+        try:
+            await broker.publish_many("fewer", keys, timeout_s=2.0)
+        except BrokerUnavailable:
+            return False
+        return True
+
+    await admin.delete_topics(["fewer"])
+    await eventually(is_gone, within_s=30, every_s=0.2)
+    await admin.create_topics([NewTopic("fewer", 1, 1)])
+    await admin.close()
+    await eventually(takes_every_key, within_s=60, every_s=0.2, what="every key is taken")
+    await broker.stop(5.0)
