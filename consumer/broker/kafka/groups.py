@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16,
 from consumer.broker.groups import GroupReport
 from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.progress import stored_at
 from consumer.broker.kafka.topics import ADMIN_TIMEOUT_S
 from consumer.errors import BrokerUnavailable
 
@@ -195,6 +196,5 @@ async def _oldest(reader: Any, waiting: Mapping[TopicPartition, int]) -> datetim
         for spot, records in (await reader.getmany(timeout_ms=200, max_records=len(waiting))).items():
             if spot in unread and records:
                 unread.discard(spot)
-                at = datetime.fromtimestamp(records[0].timestamp / 1000, UTC) if records[0].timestamp > 0 else None
-                oldest = min(filter(None, (oldest, at)), default=None)
+                oldest = min(filter(None, (oldest, stored_at(records[0].timestamp))), default=None)
     return oldest

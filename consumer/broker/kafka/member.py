@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -16,7 +15,7 @@ from consumer.broker.base import Lag, Partition, Record
 from consumer.broker.kafka.causes import broker_error
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.broker.kafka.consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
-from consumer.broker.kafka.progress import Progress
+from consumer.broker.kafka.progress import Progress, stored_at
 from consumer.broker.membership import Membership
 from consumer.clock import Clock
 from consumer.errors import BrokerError, BrokerUnavailable, again
@@ -423,12 +422,11 @@ def _holds_records(pulling: asyncio.Task[Pulled] | None) -> bool:
 
 def _record(partition: Partition, message: Any, clock: Clock) -> Record:
     """A record without a time (see NO_TIMESTAMP) counts as published when it is read: its age is not known."""
-    stamped = message.timestamp is not None and message.timestamp >= 0
     return Record(
         partition=partition,
         offset=message.offset,
         key=message.key or b"",
         value=message.value or b"",
         headers={name: value or b"" for name, value in message.headers},
-        published_at=datetime.fromtimestamp(message.timestamp / 1000, UTC) if stamped else clock.now(),
+        published_at=stored_at(message.timestamp) or clock.now(),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from consumer.broker.base import Lag, Partition
 from consumer.clock import Clock
@@ -92,3 +93,14 @@ class Progress:
         if spot is None or spot.committed is None or spot.next_offset is None:
             return lag.records > 0
         return spot.committed + lag.records > spot.next_offset
+
+
+def stored_at(timestamp_ms: int | None) -> datetime | None:
+    """When a record was stored; None of one without a time, or with one that is none: a topic that keeps the times of
+    publishers has what each of them takes for milliseconds."""
+    if timestamp_ms is None or timestamp_ms < 0:
+        return None
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

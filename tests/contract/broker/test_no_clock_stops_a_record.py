@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from consumer.broker import Broker, TopicConfig
@@ -78,5 +79,36 @@ async def test_a_topic_that_keeps_the_publishers_time_takes_records_from_any_clo
         assert values(await read(member, 3)) == ["one", "two", "three"]
         lag = await member.lag()
         assert all(one.oldest_s is None or one.oldest_s < 60 for one in lag.values()), lag
+    finally:
+        await log.close()
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+async def test_a_record_whose_publisher_gave_microseconds_for_milliseconds_is_read_like_any_other(
+    kafka_broker: KafkaServer,
+) -> None:
+    # case: I1, I10
+    address = f"127.0.0.1:{kafka_broker.port}"
+    admin, other = AIOKafkaAdminClient(bootstrap_servers=address), AIOKafkaProducer(bootstrap_servers=address)
+    await admin.start()
+    anyones = {"message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": str(2**63 - 1)}
+    await admin.create_topics([NewTopic("anyones", 1, 1, topic_configs=anyones)])
+    await admin.close()
+    await other.start()
+    await other.send_and_wait("anyones", b"theirs", timestamp_ms=int(datetime.now(UTC).timestamp() * 1e6))
+    await other.stop()
+    log = Log("kafka", Path("unused"), kafka_broker)
+    try:
+        broker: Broker = await log.open()
+        await broker.publish("anyones", message("ours"))
+        group = log.group()
+        [report] = await broker.look_at_groups({group: "anyones"})
+        assert (report.records, report.oldest_at) == (2, None)
+        member = broker.subscribe(["anyones"], group)
+        await member.start()
+        found = await read(member, 2)
+        assert values(found) == ["theirs", "ours"]
+        assert abs(found[0].published_at - datetime.now(UTC)) < timedelta(minutes=5)
     finally:
         await log.close()
