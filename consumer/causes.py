@@ -127,6 +127,10 @@ KAFKA: Final[Mapping[str, Cause]] = {
     "IncompatibleBrokerVersion": _VERSION,
     "NotImplementedError": _VERSION,
     "UnsupportedVersionError": _VERSION,
+    "UnsupportedCodecError": Cause(
+        errors.LogCompressed,
+        "set compression.type=producer on the topic; for what lies there, install the package cramjam beside the roles",
+    ),
     "UnknownTopicOrPartitionError": Cause(errors.TopicUnknown, "restart a role: it makes what is missing"),
 }
 """Too few replicas and a broker's lost disk are not among them: a producer that counts its records asks again for ever,

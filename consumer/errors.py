@@ -451,6 +451,12 @@ class LogNotReplicated(BrokerUnavailable):
     code = "log_not_replicated"
 
 
+class LogCompressed(BrokerUnavailable):
+    """The topic holds records that are compressed so that they cannot be read here."""
+
+    code = "log_compressed"
+
+
 class LogDiskFull(BrokerUnavailable):
     """The log's disk is full."""
 

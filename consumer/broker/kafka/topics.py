@@ -24,6 +24,9 @@ RECORD_OVERHEAD_BYTES = 4 * 1024
 ADMIN_TIMEOUT_S = 20.0
 VISIBLE_WITHIN_S = 20.0
 _TOPIC_EXISTS = 36
+_AS_SENT = "producer"
+_READABLE = (_AS_SENT, "uncompressed", "gzip")
+"""What a topic may compress its records with: aiokafka reads the others by a package that it does not bring."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class FoundTopic:
 
 def settings_for(topic: TopicConfig, replicas: int) -> dict[str, str]:
     """The configuration of a new topic: nothing is compacted away or cut by size, an acknowledged record is on two
-    replicas where there are three, a replica that missed records never becomes leader, and how long a record is kept
-    goes by the broker's clock."""
+    replicas where there are three, a replica that missed records never becomes leader, how long a record is kept goes
+    by the broker's clock, and no record is compressed so that we cannot read it."""
     return {
         "cleanup.policy": "delete",
         "retention.ms": "-1" if topic.retention_s is None else str(int(topic.retention_s * 1000)),
@@ -52,6 +55,7 @@ def settings_for(topic: TopicConfig, replicas: int) -> dict[str, str]:
         "min.insync.replicas": "2" if replicas >= REPLICAS else "1",
         "unclean.leader.election.enable": "false",
         "message.timestamp.type": "LogAppendTime",
+        "compression.type": _AS_SENT,
     }
 
 
@@ -100,6 +104,8 @@ def corrections(topic: TopicConfig, found: FoundTopic) -> dict[str, str]:
         needed["min.insync.replicas"] = "2"
     if found.settings.get("unclean.leader.election.enable", "false") == "true":
         needed["unclean.leader.election.enable"] = "false"
+    if found.settings.get("compression.type", _AS_SENT) not in _READABLE:
+        needed["compression.type"] = _AS_SENT
     return needed
 
 

@@ -30,6 +30,7 @@ def test_a_topic_made_by_us_has_no_problem() -> None:
         ("max.message.bytes", "1000"),
         ("min.insync.replicas", "1"),
         ("unclean.leader.election.enable", "true"),
+        ("compression.type", "zstd"),
     ],
 )
 def test_a_setting_that_could_lose_records_is_named(name: str, value: str) -> None:
@@ -37,6 +38,11 @@ def test_a_setting_that_could_lose_records_is_named(name: str, value: str) -> No
     found = problems(WEEK, FoundTopic(3, 3, settings), brokers=3)
     assert len(found) == 1
     assert name in found[0]
+
+
+@pytest.mark.parametrize("kind", ["producer", "uncompressed", "gzip"])
+def test_what_can_be_read_here_may_be_compressed(kind: str) -> None:
+    assert problems(WEEK, FoundTopic(3, 3, settings_for(WEEK, 3) | {"compression.type": kind}), brokers=3) == []
 
 
 def test_too_few_replicas_and_a_limited_retention_of_an_endless_topic_are_named() -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from consumer.broker import KafkaBroker, KafkaSecurity, Partition, TopicConfig
 from consumer.broker.kafka import member as kafka_member
 from consumer.broker.kafka import publisher as kafka_publisher
 from consumer.broker.kafka.connection import KafkaConnection
 from consumer.broker.kafka.topics import KafkaTopics
-from consumer.errors import BrokerUnavailable, LogNotReplicated, TopicMisconfigured
+from consumer.errors import BrokerUnavailable, LogCompressed, LogNotReplicated, TopicMisconfigured
 from tests.contract.broker.conftest import message, read, values
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.ports import eventually, free_port
@@ -359,4 +360,34 @@ async def test_a_topic_made_anew_with_fewer_partitions_takes_every_key_again(kaf
     await admin.create_topics([NewTopic("fewer", 1, 1)])
     await admin.close()
     await eventually(takes_every_key, within_s=60, every_s=0.2, what="every key is taken")
+    await broker.stop(5.0)
+
+
+# case: O2
+# cause: UnsupportedCodecError
+async def test_a_topic_that_compresses_as_we_cannot_read_is_named_by_who_reads_and_by_who_looks(
+    kafka_broker: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiokafka.codec.cramjam", None)  # whoever runs the tests may have it
+    address = f"127.0.0.1:{kafka_broker.port}"
+    broker, admin = KafkaBroker([address]), AIOKafkaAdminClient(bootstrap_servers=address)
+    wanted = TopicConfig(name="squeezed", partitions=1, retention_s=None, max_record_bytes=100_000)
+    await broker.start()
+    await broker.ensure_topics([wanted])
+    await admin.start()
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, "squeezed", {"compression.type": "zstd"})])
+    await admin.close()
+
+    async def is_wrong() -> bool:
+        [report] = await broker.look([wanted])
+        return any("compression.type=zstd" in one for one in report.wrong)
+
+    await eventually(is_wrong, within_s=20, every_s=0.2)
+    await broker.publish("squeezed", message("x"))
+    member = broker.subscribe(["squeezed"], "squeezers")
+    await member.start()
+    with pytest.raises(LogCompressed):
+        await read(member, 1)
+    with pytest.raises(LogCompressed):
+        await broker.look_at_groups({"squeezers": "squeezed"})
     await broker.stop(5.0)
