@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 ABANDON_ROUNDS = 5
 CLOSE_WITHIN_S = 1.0
+REACH_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,26 @@ class KafkaConnection:
             "metadata_max_age_ms": 60_000,
             **self.security.options(),
         }
+
+    async def reached(self) -> KafkaConnection:
+        """The same by those of several servers that can be reached now, by all when none can. aiokafka tries one after
+        the other, in any order, and waits for a machine that is gone as long as for an answer: ten to forty seconds."""
+        if len(self.servers) == 1:
+            return self
+        found = await asyncio.gather(*map(_is_reached, self.servers))
+        there = tuple(server for server, is_reached in zip(self.servers, found, strict=True) if is_reached)
+        return replace(self, servers=there or self.servers)
+
+
+async def _is_reached(server: str) -> bool:
+    host, _, port = server.rpartition(":")
+    try:
+        async with asyncio.timeout(REACH_WITHIN_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, TimeoutError, UnicodeError):  # the last: a name that is none
+        return False
+    writer.close()
+    return True
 
 
 async def end(client: Any, timeout_s: float) -> None:

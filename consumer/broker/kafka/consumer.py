@@ -64,8 +64,9 @@ async def open_consumer(
 
     Raises BrokerUnavailable when the group cannot be joined in that time and some.
     """
+    reached = await connection.reached()
     consumer = AIOKafkaConsumer(
-        **connection.options(),
+        **reached.options(),
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",

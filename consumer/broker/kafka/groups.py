@@ -90,8 +90,9 @@ class _TopicsByName(Request[_AskMetadata]):  # type: ignore[misc]  # aiokafka ha
 async def inspect_groups(connection: KafkaConnection, groups: Mapping[str, str]) -> list[GroupReport]:
     """Group to topic; a topic that is not there is left out. Raises BrokerUnavailable and what the broker refuses
     (GroupForbidden, TopicForbidden, …)."""
-    admin = AIOKafkaAdminClient(**connection.options(), request_timeout_ms=int(ADMIN_TIMEOUT_S * 1000))
-    reader = AIOKafkaConsumer(**connection.options(), group_id=None, enable_auto_commit=False)
+    reached = await connection.reached()
+    admin = AIOKafkaAdminClient(**reached.options(), request_timeout_ms=int(ADMIN_TIMEOUT_S * 1000))
+    reader = AIOKafkaConsumer(**reached.options(), group_id=None, enable_auto_commit=False)
     try:
         async with asyncio.timeout(ADMIN_TIMEOUT_S):
             await admin.start()

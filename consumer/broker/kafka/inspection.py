@@ -39,7 +39,8 @@ Described = Mapping[str, Any]
 
 async def inspect(connection: KafkaConnection, topics: Sequence[TopicConfig]) -> list[TopicReport]:
     """How each topic stands. Raises BrokerUnavailable when the cluster does not answer in time."""
-    admin = AIOKafkaAdminClient(**connection.options(), request_timeout_ms=int(ADMIN_TIMEOUT_S * 1000))
+    reached = await connection.reached()
+    admin = AIOKafkaAdminClient(**reached.options(), request_timeout_ms=int(ADMIN_TIMEOUT_S * 1000))
     try:
         async with asyncio.timeout(ADMIN_TIMEOUT_S):
             await admin.start()
@@ -53,7 +54,7 @@ async def inspect(connection: KafkaConnection, topics: Sequence[TopicConfig]) ->
         raise await why_unreachable(connection) or broker_error(error, "the broker does not answer") from error
     finally:
         await end(admin, 2.0)
-    newest = await _newest(connection, described)
+    newest = await _newest(reached, described)
     command = _Command(connection)
     return [
         _report(topic, described.get(topic.name), settings.get(topic.name), brokers, newest.get(topic.name), command)

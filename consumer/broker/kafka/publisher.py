@@ -352,8 +352,9 @@ class KafkaPublisher:
                 return
 
     async def _connect(self) -> Any:
+        reached = await self._connection.reached()
         producer = AIOKafkaProducer(
-            **self._connection.options(),
+            **reached.options(),
             acks="all",
             enable_idempotence=True,
             max_batch_size=MAX_BATCH_BYTES,

@@ -127,7 +127,7 @@ class KafkaTopics:
 
     async def ensure(self, topics: Sequence[TopicConfig]) -> dict[str, FoundTopic]:
         """Create what is missing, check what is there. Raises TopicMisconfigured naming every problem."""
-        admin = self._admin()
+        admin = await self._admin()
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT_S + VISIBLE_WITHIN_S):
                 await admin.start()
@@ -150,7 +150,7 @@ class KafkaTopics:
 
     async def describe(self, name: str) -> FoundTopic | None:
         """The topic as it is, None when there is none. Asking never creates it."""
-        admin = self._admin()
+        admin = await self._admin()
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
                 await admin.start()
@@ -166,8 +166,9 @@ class KafkaTopics:
         finally:
             await end(admin, 2.0)
 
-    def _admin(self) -> AIOKafkaAdminClient:
-        return AIOKafkaAdminClient(**self._connection.options(), request_timeout_ms=int(ADMIN_TIMEOUT_S * 1000))
+    async def _admin(self) -> AIOKafkaAdminClient:
+        reached = await self._connection.reached()
+        return AIOKafkaAdminClient(**reached.options(), request_timeout_ms=int(ADMIN_TIMEOUT_S * 1000))
 
     async def _create(self, admin: AIOKafkaAdminClient, topics: Sequence[TopicConfig], brokers: int) -> None:
         if not topics:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -391,3 +393,33 @@ async def test_a_topic_that_compresses_as_we_cannot_read_is_named_by_who_reads_a
     with pytest.raises(LogCompressed):
         await broker.look_at_groups({"squeezers": "squeezed"})
     await broker.stop(5.0)
+
+
+# case: O2
+async def test_machines_that_are_gone_keep_nobody_from_the_one_that_answers(kafka_broker: KafkaServer) -> None:
+    with silence() as first, silence() as second:
+        servers = [f"127.0.0.1:{port}" for port in (first, kafka_broker.port, second)]
+        for _ in range(3):  # they are asked in any order
+            broker = KafkaBroker(servers)
+            async with asyncio.timeout(20):
+                await broker.start()
+                await broker.ensure_topics([replace(TOPIC, name="reached")])
+                await broker.look([replace(TOPIC, name="reached")])
+                await broker.look_at_groups({"nobody": "reached"})
+                member = broker.subscribe(["reached"], "reachers")
+                await member.start()
+            await broker.stop(5.0)
+
+
+@contextmanager
+def silence() -> Iterator[int]:
+    """A port that answers no connection, as a machine does that is gone: its queue is full."""
+    with ExitStack() as held:
+        listener = held.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield listener.getsockname()[1]
