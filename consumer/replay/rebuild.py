@@ -6,7 +6,8 @@ which derived event (outbox). So the runs are played again, those that succeeded
 handled, and what they emitted then is a fact:
 
 - nothing goes out: no derived event, no read, no note;
-- a run that changed nothing then changes nothing now: a clock that was off has put it in the wrong place;
+- a run whose handler notes its changes and noted none changes nothing now: a clock that was off has put it in the
+  wrong place;
 - an order whose fulfilment was requested by a run is requested after it;
 - anything else that is emitted now and was not then, or the other way round, is a difference: all is undone.
 """
@@ -22,6 +23,7 @@ import orjson
 import structlog
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.schema import sort_tables
 
 from consumer.errors import RebuildDiffers
 from consumer.ledger import Database
@@ -97,7 +99,7 @@ class Rebuild:
         try:
             async with self._database.transaction() as session:
                 before = {table: await past.contents(session, table, application) for table in self._tables}
-                for table in self._tables:
+                for table in reversed(sort_tables(self._tables)):  # who refers to another goes first
                     await past.clear(session, table, application)
                 await self._play(session, application)
                 for table, then in before.items():
@@ -203,8 +205,8 @@ class _Play:
             raise RebuildDiffers(f"{handler.name} fails on {step.event_id}, and did not then") from error
         untold = await self.told.without({one.id for one in ctx.emissions} - ids_then)
         news = [one for one in ctx.emissions if one.id in untold]
-        if step.place is None and (news or ctx.notes):
-            if ctx.notes and not self._has_trail:
+        if step.place is None and ctx.notes:
+            if not self._has_trail:
                 raise RebuildDiffers(
                     f"{handler.name} changes something on {step.event_id}, and the ledger has no trail of any change: "
                     "fill a new database with the archives and the `audit export`, in one `events import --missing`"

@@ -26,7 +26,7 @@ from tests.support.handling.live import Live
 from tests.support.handling.projections import said, unreadable
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
-from tests.work.workshop import Workshop, order_paid
+from tests.work.workshop import Workshop, order_paid, service_event
 
 
 @pytest.fixture
@@ -230,3 +230,68 @@ async def test_a_merchants_projection(
     async with sqlite_ledger.reading() as session:
         found = await session.execute(text("SELECT key, times FROM rebuilt_tally ORDER BY key"))
         assert [tuple(row) for row in found] == [("order:A", 2), ("order:B", 1)]
+
+
+KEEPER = """
+from datetime import timedelta
+from typing import ClassVar
+from sqlalchemy import Column, ForeignKeyConstraint, String, Table
+from sqlmodel import Field, SQLModel
+from consumer.plugin import handles
+
+class Account(SQLModel, table=True):
+    __tablename__ = "keeper_account"
+    __table__: ClassVar[Table]
+    application: str = Field(sa_column=Column(String(64), primary_key=True))
+    name: str = Field(sa_column=Column(String(64), primary_key=True))
+
+class Entry(SQLModel, table=True):
+    __tablename__ = "keeper_entry"
+    __table__: ClassVar[Table]
+    __table_args__ = (
+        ForeignKeyConstraint(["application", "account"], ["keeper_account.application", "keeper_account.name"]),
+    )
+    application: str = Field(sa_column=Column(String(64), primary_key=True))
+    key: str = Field(sa_column=Column(String(600), primary_key=True))
+    account: str = Field(sa_column=Column(String(64), nullable=False))
+
+@handles("order.paid", transactional=True, name="keeper:keep")
+async def keep(event, ctx):
+    await ctx.insert_new(Account, application=ctx.application, name="sales")
+    await ctx.insert_new(Entry, application=ctx.application, key=event.key, account="sales")
+    ctx.emit("keeper.remind", event.key, {}, ctx.now + timedelta(days=1), once="remind")
+
+@handles("order.expired", transactional=True, name="keeper:forget")
+async def forget(event, ctx):
+    ctx.withdraw("keeper.remind", event.key, once="remind")
+
+@handles("keeper.remind", transactional=True, name="keeper:remind")
+async def remind(event, ctx):
+    pass
+"""
+
+
+# case: G9
+async def test_a_projection_whose_timer_was_withdrawn_and_whose_tables_refer_to_each_other(
+    sqlite_ledger: Database, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row of the outbox says that the timer was: what its run wrote was left out."""
+    install_plugin(tmp_path, "keeper", KEEPER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin = import_module("keeper")
+    async with sqlite_ledger.engine.begin() as connection:
+        for model in (plugin.Account, plugin.Entry):
+            await connection.run_sync(model.__table__.create)
+    work = Workshop(sqlite_ledger, broker, [plugin.keep, plugin.forget, plugin.remind])
+    await work.publish(
+        order_paid(1, "A"), service_event("evt_2", "order.expired", "A"), order_paid(3, "B"), order_paid(4, "C")
+    )
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(4))
+    desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+    tables = [word for name in ("keeper_account", "keeper_entry") for word in ("--table", name)]
+    done = await asyncio.to_thread(desk.ask, "rebuild", "keeper", "--yes", *tables)
+    assert {(one["table"], one["rows_before"], one["rows_after"], one["is_same"]) for one in done["tables"]} == {
+        ("keeper_account", 1, 1, True),
+        ("keeper_entry", 3, 3, True),
+    }
