@@ -21,6 +21,7 @@ _ENDS: Final = re.compile(
     + r"(COMMIT|END|ABORT|BEGIN|START|PREPARE\s+TRANSACTION|ROLLBACK(?!(?:\s+(?:TRANSACTION|WORK))?\s+TO\b))\b",
     re.IGNORECASE | re.DOTALL,
 )
+_OUTLASTS_CALLED: Final = re.compile(r"\b(set_config|pg_(?:try_)?advisory_lock(?:_shared)?)\s*\(", re.IGNORECASE)
 _OUTLASTS: Final = re.compile(
     _COMMENTS + r"(SET(?!\s+CONSTRAINTS\b)|RESET|DISCARD|LISTEN|PRAGMA(?=[^(]*=))\b",
     re.IGNORECASE | re.DOTALL,
@@ -73,7 +74,7 @@ def see_to_statement(statement: str) -> None:
     loan.refuse_when_over()
     if found := _ENDS.match(statement):
         loan.refuse(f"say {found[1].upper()} on")
-    if found := _OUTLASTS.match(statement):
+    if found := _OUTLASTS.match(statement) or _OUTLASTS_CALLED.search(statement):
         raise HandlerMisuse(
             f"a handler must not say {found[1].upper()} on ctx.session: it would hold for others, too",
             handler=loan.handler,

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
@@ -60,6 +60,8 @@ WAYS: dict[str, Callable[[Context], Awaitable[object]]] = {
     "ROLLBACK": lambda ctx: ctx.session.execute(text("-- all of it\n  rollback")),
     "SET": lambda ctx: ctx.session.execute(text("SET search_path TO pg_catalog")),
     "PRAGMA": lambda ctx: ctx.session.execute(text("PRAGMA query_only = ON")),
+    "set_config": lambda ctx: ctx.session.execute(select(func.set_config("search_path", "pg_catalog", False))),
+    "advisory lock": lambda ctx: ctx.session.execute(text("SELECT 1, pg_try_advisory_lock (7)")),
 }
 
 
@@ -149,6 +151,7 @@ async def test_what_a_handler_leaves_behind_finds_its_transaction_shut(database:
         "PRAGMA table_info(events)",
         "UPDATE shop SET a = 'COMMIT'",
         "/* COMMIT */ SELECT 1",
+        "SELECT pg_advisory_xact_lock(7)",
         "ENDED",
         "-- COMMIT",
         "\n" * 40,
