@@ -21,7 +21,7 @@ from structlog.contextvars import bind_contextvars, clear_contextvars, get_conte
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
 from consumer.loan import lent
 from consumer.plugin import Context, Event, Handler
-from consumer.work.execution.handler_call import Calling, HandlerCall, entered, package_of
+from consumer.work.execution.handler_call import Calling, HandlerCall, contain_tasks, entered, package_of
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
 from consumer.work.execution.loop_thread import STOOD_STILL_S, LoopThread
@@ -108,6 +108,7 @@ class Executor:
     ) -> Outcome:
         contexts = [given[1]] if len(given) > 1 else [ctx for _, ctx in given[0]]
         allowed_s = handler.timeout_s if limit_s is None else min(handler.timeout_s, limit_s)
+        contain_tasks(asyncio.get_running_loop())
         task = asyncio.current_task()
         name = task.get_name() if task is not None else ""
         if task is not None:

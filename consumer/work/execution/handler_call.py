@@ -6,6 +6,7 @@ own code (a commit, a heartbeat of the group) that happens to run while the hand
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -14,7 +15,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, ParamSpec
 
-from consumer.errors import HandlerError
+from consumer.errors import HandlerCrashed, HandlerError
 from consumer.plugin import Handler
 from consumer.retry import Failure
 from consumer.telemetry.loop_watch import where
@@ -94,6 +95,28 @@ async def entered(function: Callable[P, Awaitable[object]], *given: P.args, **na
     if call is not None:
         call.work = work
     return await work
+
+
+def contain_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """From now on a task that a handler's call starts ends alone, whatever it raises: at SystemExit and
+    KeyboardInterrupt asyncio ends the loop, and the worker with it."""
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(_task)
+
+
+def _task(loop: asyncio.AbstractEventLoop, work: Any, **named: Any) -> asyncio.Task[Any]:
+    if current_call() is None:
+        return asyncio.Task(work, loop=loop, **named)
+    task = asyncio.Task(_contained(work), loop=loop, **named)
+    task.add_done_callback(lambda _: work.close())  # one that was cancelled before it began is never awaited
+    return task
+
+
+async def _contained(work: Awaitable[object]) -> object:
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise HandlerCrashed(f"the handler raised {type(error).__name__}") from error
 
 
 def current_call() -> HandlerCall | None:

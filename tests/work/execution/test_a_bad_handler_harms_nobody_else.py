@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 import time
 import uuid
@@ -142,6 +143,33 @@ async def test_a_transaction_that_hangs_does_not_stall_ingest(sqlite_ledger: Dat
     async with shop.working():
         await eventually(lambda: paused(sqlite_ledger, "test:hangs"), within_s=20)
     assert not {"succeeded", "dead"} & set(await shop.statuses("test:hangs"))
+
+
+# case: H4
+async def test_a_task_of_a_transaction_that_exits_is_its_handlers_failure(
+    sqlite_ledger: Database, broker: Broker
+) -> None:
+    """`sys.exit()` in a task that the handler started ended the worker's loop, and the worker."""
+
+    async def leaves() -> None:
+        sys.exit(3)
+
+    @handles("order.paid", transactional=True, attempts=1, name="test:leaves")
+    async def starts(event: Event, ctx: Context) -> None:
+        asyncio.create_task(leaves()).cancel()  # one that never begins
+        async with asyncio.TaskGroup() as group:
+            group.create_task(leaves())
+
+    @handles("order.paid", transactional=True, name="test:beside")
+    async def beside(event: Event, ctx: Context) -> None:
+        ctx.emit("parcel.wanted", event.key, {})
+
+    shop = Workshop(sqlite_ledger, broker, [starts, beside])
+    await shop.publish(order_paid(1))
+    async with shop.working():
+        await eventually(lambda: shop.count("leaves", "dead", 1), within_s=30)
+        await eventually(lambda: shop.count("beside", "succeeded", 1), within_s=30)
+    assert [row.code for row in await shop.runs("leaves")] == ["handler_crashed"]
 
 
 # case: H4
