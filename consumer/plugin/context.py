@@ -79,6 +79,7 @@ class Context:
         self._key_plan = key_plan
         self._log = log
         self._emissions: list[Emission] = []
+        self._unnamed: dict[str, Mapping[str, Any]] = {}
         self._reads: list[ReadRequest] = []
         self._notes: list[AuditNote] = []
         self._withdrawn: list[str] = []
@@ -163,13 +164,16 @@ class Context:
         """Send a derived event through the outbox, in this transaction. Returns its id.
 
         The id is deterministic: the same (application, type, key, `once`) is the same event, however often it is
-        emitted; `once` defaults to the id of the event being handled. `key` orders it (`order:…`,
-        `subscription:…`, `customer:…`). `not_before` holds it back until then. Raises HandlerMisuse.
+        emitted; `once` defaults to the id of the event being handled, and then two with other data are refused: the
+        second one would be lost. `key` orders it (`order:…`, `subscription:…`, `customer:…`). `not_before` holds it
+        back until then. Raises HandlerMisuse.
         """
         self._lent("emit")
         self._refuse(wrong_emission(type, key, data, not_before))
-        derived = derived_id(self.application, type, key, once if once is not None else self._event.id)
-        self._emissions.append(Emission(id=derived, type=type, key=key, data=kept(data), not_before=not_before))
+        derived, said = derived_id(self.application, type, key, self._event.id if once is None else once), kept(data)
+        if once is None and self._unnamed.setdefault(derived, said) != said:
+            self._refuse(f"emit of two {type} of one key that would be one event: give each a `once` of its own")
+        self._emissions.append(Emission(id=derived, type=type, key=key, data=said, not_before=not_before))
         return derived
 
     def withdraw(self, type: str, key: str, *, once: str) -> None:  # noqa: A002 - as `emit`

@@ -98,6 +98,25 @@ def test_a_derived_event_is_the_same_however_often_it_is_emitted(workbench: Work
     assert [event.id for event in workbench.emitted] == ids[:1]
 
 
+def test_two_that_would_be_one_event_are_refused(workbench: Workbench) -> None:
+    """A line of an order each, and no `once`: the second one was never sent, and nobody was told."""
+
+    class PickDue(Payload, event="shop.pick_due"):
+        line: int
+
+    @handles("order.paid", transactional=True, name="test:picks")
+    async def picks(event: Event, ctx: Context) -> None:
+        for line in event.find("/data/object/lines"):
+            ctx.emit("shop.pick_due", event.key, {"line": line})
+
+    same = workbench.run(picks, workbench.event("order.paid", order_id="A-1", data={"lines": [1, 1]}))
+    assert same.succeeded
+    ran = workbench.run(picks, workbench.event("order.paid", order_id="A-2", data={"lines": [1, 2]}))
+    assert (ran.status, ran.code) == ("dead", "handler_misuse")
+    assert "once" in (ran.reason or "")
+    assert [event.find("/data/line") for event in workbench.emitted] == [1]
+
+
 def test_what_is_withdrawn_does_not_come(workbench: Workbench) -> None:
     """A timer of whichever handler, also one that is emitted and withdrawn in one transaction; what is due comes."""
     came: list[str] = []
