@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.columns import among
 from consumer.console.alarms.queues import KINDS, TABLES
 from consumer.ledger.audit import by_handler
+from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import AuditRow, DeadLetterRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
 
 EVENTS: Table = EventRow.__table__
@@ -31,7 +32,7 @@ async def timeline(
     session: AsyncSession, application: str, key: str, *, plugin: str | None = None, about: Sequence[str] = ()
 ) -> list[Entry]:
     """Events of the aggregate, the changes they made, the runs that did not simply succeed (also what was dead and was
-    redriven), and those that shipped; what `plugin` found `about` these ids, open or closed.
+    redriven), and those of handlers that fulfil, which shipped; what `plugin` found `about` these ids, open or closed.
 
     `at` is when we learned of it, `happened_at` when the service says that it happened, `cause` the event it was
     derived from. What came at one instant stands as it came about: what a person said, the event, what it changed, what
@@ -44,7 +45,8 @@ async def timeline(
         session, AUDIT, AUDIT.c.id, and_(AUDIT.c.application == application, AUDIT.c.subject == key)
     )
     requested = [row["id"] for row in events if row["type"] == REQUESTED]
-    shown = or_(RUNS.c.code.is_not(None), and_(RUNS.c.event_id.in_(requested), RUNS.c.status == "succeeded"))
+    delivered = (RUNS.c.event_id.in_(requested), RUNS.c.status == "succeeded", RUNS.c.handler.not_in(bystanders()))
+    shown = or_(RUNS.c.code.is_not(None), and_(*delivered))
     ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, [row["id"] for row in events]))
     runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, shown)) if events else []
     died = and_(DEAD.c.application == application, among(DEAD.c.event_id, [row["id"] for row in events]))

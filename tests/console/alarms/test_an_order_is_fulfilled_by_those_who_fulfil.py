@@ -100,3 +100,13 @@ async def test_what_an_older_version_registered_counts_by_its_kind(database: Dat
             row.fulfils = None
     async with database.reading() as session:
         assert (await order_view(session, "default", "A1"))["fulfilment"] == "fulfilled"
+
+
+async def test_only_who_fulfils_is_told_as_who_shipped(database: Database) -> None:
+    """`explain` said "shipped by shop:statistics" of an order that nobody had shipped."""
+    await stands(
+        database, statistics="succeeded", mail="succeeded", everything="succeeded", book="succeeded", ship="dead"
+    )
+    async with database.reading() as session:
+        told = (await explain_order(session, "default", "A1"))["timeline"]
+    assert [entry["by"] for entry in told if entry["code"] == "shipped"] == ["shop:book"]
