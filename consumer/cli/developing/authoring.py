@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from consumer.testing.simulation import History
 
 FOUND = 1
+BY_ITS_OWN = " by ctx; what it does to files, by a connection of a C library or by a program was done, and is not shown"
 
 
 def try_handler(
@@ -164,4 +165,5 @@ def _print(output: Output, tried: Tried) -> None:
     ):
         for entry in entries:
             output.line(f"would {what}: {orjson.dumps(masked(entry), default=str).decode()}")
-    output.line("nothing was written, emitted or sent")
+    by_its_own = "" if tried.is_transactional else BY_ITS_OWN
+    output.line(f"nothing was written, emitted or sent{by_its_own}")

@@ -39,6 +39,7 @@ class Tried:
     handler: str
     event: Event
     transition: Transition
+    is_transactional: bool
     wrote: list[dict[str, Any]] = field(default_factory=list)
     called: list[dict[str, Any]] = field(default_factory=list)
     emitted: list[dict[str, Any]] = field(default_factory=list)
@@ -146,6 +147,7 @@ def _tried(handler: Handler, event: Event, ctx: Context, outcome: Outcome, clock
         handler=handler.name,
         event=event,
         transition=transition_after(handler, outcome, used=0, now=clock.now()),
+        is_transactional=handler.transactional,
         emitted=[
             {"type": one.type, "key": one.key, "data": dict(one.data), "not_before": one.not_before}
             for one in ctx.emissions

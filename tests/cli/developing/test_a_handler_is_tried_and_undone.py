@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
+from consumer.cli.developing import authoring
 from consumer.cli.developing.simulator import running_at, tell_running
 from consumer.cli.developing.trying import Tried, attempt, event_named
+from consumer.cli.output import Output
 from consumer.errors import NotFound, UsageError
 from consumer.events import Trust
 from consumer.ledger import Database
@@ -90,6 +92,24 @@ async def test_what_is_asked_of_the_service_is_shown_and_not_done(database: Data
     assert (created["method"], created["url"]) == ("POST", "payments:/v1/checkout-sessions")
     assert created["body"]["order_id"] == "A-2"
     assert created["idempotency_key"]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_what_it_cannot_undo_it_does_not_deny(
+    sqlite_ledger: Database, tmp_path: Path, capsys: pytest.CaptureFixture[str], transactional: bool
+) -> None:
+    """An effect by a file, or by a database's client in C, is done: it was said that nothing was written."""
+    users = tmp_path / "users.db"
+
+    @handles("fulfilment.requested", name="test:lets_in", transactional=transactional)
+    async def lets_in(given: Event, ctx: Context) -> None:
+        if not transactional:
+            await asyncio.to_thread(users.write_text, "ada")
+
+    authoring._print(Output(False), await tried(sqlite_ledger, lets_in, event("fulfilment.requested")))
+    said = capsys.readouterr().out
+    assert "nothing was written, emitted or sent" in said
+    assert ("was done, and is not shown" in said) is users.exists() is not transactional
 
 
 async def test_a_failure_names_the_line(database: Database) -> None:
