@@ -106,7 +106,8 @@ class Context:
 
     @property
     def http(self) -> aiohttp.ClientSession:
-        """The shared HTTP session, with a timeout. Effect handlers only: no network inside a transaction."""
+        """The shared HTTP session; a request ends with the attempt, after `timeout_s`. Effect handlers only: no network
+        inside a transaction."""
         session: aiohttp.ClientSession = self._outside("http", self._http)
         return session
 

@@ -8,19 +8,22 @@ from typing import Final
 
 import aiohttp
 
-TIMEOUT_S: Final = 30.0
+CONNECT_S: Final = 30.0
 LOSE_THE_BODY: Final = (HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.FOUND, HTTPStatus.SEE_OTHER)
 WHY: Final = "redirected: the {method} would be sent on as a GET, without its body"
 
 
 def open_session() -> aiohttp.ClientSession:
-    """A session for the running loop. It keeps no cookies, which are one application's and would go with another's
+    """A session for the running loop. A request takes as long as its handler may (`timeout_s`), and 30 s to connect.
+    It keeps no cookies, which are one application's and would go with another's
     request. A redirect that would send a POST on as a GET without its body raises ClientResponseError: what that GET
     answers says nothing of what was to be done."""
     watched = aiohttp.TraceConfig()
     watched.on_request_redirect.append(_refuse)
     return aiohttp.ClientSession(
-        timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[watched]
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=[watched],
     )
 
 

@@ -65,6 +65,13 @@ async def test_a_redirect_that_keeps_it_is_followed(status: int) -> None:
         assert [(method, path) for method, path, _ in asked] == [("POST", "/parcels"), ("POST", "/parcels/")]
 
 
+async def test_a_request_may_take_as_long_as_its_handler() -> None:
+    """A warehouse that answers after 33 s was given up after 30, and asked again, whatever `timeout_s` said."""
+    async with open_session() as session:
+        assert (session.timeout.total, session.timeout.sock_read) == (None, None)
+        assert session.timeout.sock_connect == 30
+
+
 async def test_no_cookie_goes_with_the_next_request() -> None:
     async with warehouse() as (address, asked), open_session() as session:
         for _ in range(2):
