@@ -34,7 +34,8 @@ class Figures:
     `events` beyond that is what the database reckons.
 
     `gone_handlers`: how many runs wait for each handler that no living worker has. Theirs and those of paused handlers
-    count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them.
+    count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them. `waiting_handlers`: what
+    they depend on does not answer, or they have put off an event for a day.
 
     `unasked`: hints that the service was not yet asked about; `denied`: those that it did not know often.
     `quarantined_lately`: put there in the last LATELY, by whoever sends; `refused`: records of the service's or our own
@@ -114,7 +115,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         refused_lately=sum(count for reason, count in lately.items() if reason_of(reason) in OURS),
         refused=await quarantine.count_of(session, OURS),
         paused_handlers=tuple(paused),
-        waiting_handlers=tuple(sorted(await handlers.waiting(session))),
+        waiting_handlers=tuple(sorted({*await handlers.waiting(session), *await runs.put_off(session, now)})),
         gone_handlers={name: waits[name] for name in gone},
         half_applied=await plans.half_applied(session, now),
         unproved_bytes=await _unproved_bytes(session),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from consumer.console.operators.pausing import set_paused
 from consumer.errors import DatabaseMissing, LedgerError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import handlers as ledger_handlers
+from consumer.ledger.handling.runs import PutOff, put_off
 from consumer.ledger.plans import candidates
 from consumer.ledger.tables import HandlerRow
 from consumer.settings import Role, Settings
@@ -39,7 +41,7 @@ def list_handlers(as_json: Json = False) -> None:
     """Every handler that is installed, what it wants, and whether it runs."""
     settings = settings_looking()
     registry = registry_of(settings)
-    known, missed = run(_known(settings, registry))
+    known, missed, later = run(_known(settings, registry))
     rows: list[dict[str, Any]] = [
         {
             "name": handler.name,
@@ -54,6 +56,7 @@ def list_handlers(as_json: Json = False) -> None:
             "breaker_after": handler.breaker_after,
             "pause_after": handler.pause_after,
             "missed": missed.get(handler.name, 0),
+            "put_off": asdict(later[handler.name]) if handler.name in later else None,
             **_state(known.get(handler.name)),
         }
         for handler in registry.handlers
@@ -65,7 +68,7 @@ def list_handlers(as_json: Json = False) -> None:
         ["name", "plugin", "types", "kind", "attempts", "timeout", "state"],
         [
             [row["name"], row["plugin"], " ".join(row["types"]), row["kind"], row["attempts"], f"{row['timeout_s']:g}s",
-             "paused" if row["paused"] else "waits" if row["waiting_since"] else "runs" if known else "-"]
+             _word(row) if known else "-"]
             for row in rows
         ],
         empty="no handler is installed",
@@ -79,6 +82,9 @@ def list_handlers(as_json: Json = False) -> None:
             output.line(
                 f"waits: {row['name']}: what it depends on does not answer since {since}: {row['waiting_reason']}"
             )
+        elif (oldest := row["put_off"]) is not None:
+            since = f"{oldest['since']:%Y-%m-%d %H:%M} UTC"
+            output.line(f"waits: {row['name']}: puts off {oldest['event_id']} since {since}: {oldest['reason']}")
     for row in rows:
         if row["missed"]:
             count = f"at least {MISSED_MAX}" if row["missed"] == MISSED_MAX else row["missed"]
@@ -175,15 +181,21 @@ def _state(row: HandlerRow | None) -> dict[str, Any]:
     }
 
 
+def _word(row: dict[str, Any]) -> str:
+    return "paused" if row["paused"] else "waits" if row["waiting_since"] or row["put_off"] else "runs"
+
+
 def _said(name: str, state: str, as_json: bool) -> None:
     output = Output(as_json)
     output.document({"handler": name, "state": state})
     output.line(f"{name}: {state}")
 
 
-async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, HandlerRow], dict[str, int]]:
-    """What the ledger knows of handlers, and how many events each missed; nothing when there is no ledger yet, since
-    the list is useful without it."""
+async def _known(
+    settings: Settings, registry: Registry
+) -> tuple[dict[str, HandlerRow], dict[str, int], dict[str, PutOff]]:
+    """What the ledger knows of handlers, how many events each missed, and what each puts off; nothing when there is no
+    ledger yet, since the list is useful without it."""
     try:
         async with ledger(settings) as database, database.reading() as session:
             known = {row.name: row for row in await ledger_handlers.everyone(session)}
@@ -191,13 +203,13 @@ async def _known(settings: Settings, registry: Registry) -> tuple[dict[str, Hand
             for one in registry.handlers:
                 since = known[one.name].first_seen_at if one.name in known else None
                 missed[one.name] = await candidates.missed(session, one.name, one.types, since, MISSED_MAX)
-            return known, missed
+            return known, missed, await put_off(session, await shared_time(session))
     except DatabaseMissing:
-        return {}, {}
+        return {}, {}, {}
     except LedgerError as error:
         unknown = "whether they run, wait or are paused is not known"
         typer.echo(f"warning[{error.code}]: {unknown}: {error.message}", err=True)
-        return {}, {}
+        return {}, {}, {}
 
 
 async def _set(name: str, reason: str, *, paused: bool) -> None:

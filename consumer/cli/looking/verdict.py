@@ -114,7 +114,7 @@ def judge(
             Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}{HOW_PAUSED}")
         )
     if figures.waiting_handlers:
-        text = f"wait for what they cannot reach: {', '.join(figures.waiting_handlers)}{HOW_WAITING}"
+        text = f"wait for what they depend on: {', '.join(figures.waiting_handlers)}{HOW_WAITING}"
         found.append(Finding(Grade.DEGRADED, "handlers_waiting", text))
     wrong = standing.wrong(figures, unproved_max_bytes)
     if "handlers_gone" in wrong:

@@ -55,6 +55,8 @@ RunId = lanes.RunId
 
 CLAIM_ROUNDS = 10
 PARKED_A_LOOK = 1000
+PUT_OFF_LOOK = 1000
+PUT_OFF_LONG = timedelta(days=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -524,3 +526,38 @@ async def count_by_status(session: AsyncSession) -> dict[tuple[str, str], int]:
             of_handler = select(_RUNS.c.handler).where(lanes.is_status(status), _RUNS.c.handler == handler)
             found[handler, status.value] = await up_to(session, of_handler)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutOff:
+    """A run that was tried, and asks for later again and again: since when its event waits, and the last reason."""
+
+    application: str
+    event_id: str
+    since: datetime
+    reason: str | None
+
+
+async def put_off(session: AsyncSession, now: datetime) -> dict[str, PutOff]:
+    """Handler to the oldest of its runs that waits for its next time for PUT_OFF_LONG and more, whether that costs
+    attempts or not. Looks at the PUT_OFF_LOOK of each handler that come next."""
+    found: dict[str, PutOff] = {}
+    for handler in await session.scalars(_HANDLERS_WITH[RunStatus.RETRYING]):
+        given = {"handler": handler, "now": now, "long_ago": now - PUT_OFF_LONG}
+        if (row := (await session.execute(_PUT_OFF, given)).first()) is not None:
+            found[handler] = PutOff(
+                application=row.application, event_id=row.event_id, since=row.created_at, reason=row.reason
+            )
+    return found
+
+
+def _oldest_put_off() -> Select[Any]:
+    columns = (_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.created_at, _RUNS.c.code, _RUNS.c.reason)
+    waits = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler"), _RUNS.c.next_at > _NOW)
+    coming = select(*columns).where(*waits).order_by(_RUNS.c.next_at).limit(PUT_OFF_LOOK).subquery()
+    long_ago = bindparam("long_ago", type_=_RUNS.c.created_at.type)
+    old = select(coming).where(coming.c.code.is_not(None), coming.c.created_at <= long_ago)
+    return old.order_by(coming.c.created_at).limit(1)
+
+
+_PUT_OFF = _oldest_put_off()

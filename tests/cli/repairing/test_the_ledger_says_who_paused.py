@@ -38,3 +38,23 @@ def test_every_command_names_who_types_it_alike(desk: Desk) -> None:
         assert done.returncode == 0, done.stderr
     noted = desk.ask("audit", "list")["entries"]
     assert [one["actor"] for one in noted if one["action"] in ("access.held", "replay.planned")] == ["operator:ada"] * 2
+
+
+# case: O5
+def test_what_a_handler_puts_off_for_ever_is_listed(desk: Desk, environ: dict[str, str]) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
+    with sqlite3.connect(path) as database:
+        row = {"event_id": "evt_1", "application": "default", "handler": "fulfilment:order_paid", "seq": 1,
+               "key": "order:A-1", "status": "retrying", "blocking": 1, "attempts": 0, "code": "retry_later",
+               "reason": "no keys left", "code_version": "", "created_at": "2026-01-01 00:00:00.000000",
+               "updated_at": "2026-01-01 00:00:00.000000", "next_at": "2999-01-01 00:00:00.000000"}  # fmt: skip
+        names = ", ".join(row)
+        database.execute(f"INSERT INTO runs ({names}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+    database.close()
+    told = desk.call("handlers", "list").stdout
+    assert "waits: fulfilment:order_paid: puts off evt_1 since 2026-01-01 00:00 UTC: no keys left" in told
+    listed = {one["name"]: one["put_off"] for one in desk.ask("handlers", "list")["handlers"]}
+    assert listed.pop("fulfilment:order_paid")["reason"] == "no keys left"
+    assert set(listed.values()) == {None}
+    assert "wait for what they depend on: fulfilment:order_paid" in desk.call("status").stdout

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from consumer.ledger import Database
+from dataclasses import replace
+
+from consumer.ledger import Database, health
 from consumer.ledger.handling import runs
-from tests.contract.ledger.facts import HANDLER, event, run, store
+from tests.contract.ledger.facts import HANDLER, event, later, run, store
 
 
 async def test_only_its_own_on_these_events(database: Database) -> None:
@@ -27,3 +29,19 @@ async def test_of_thousands_all_are_found(sqlite_ledger: Database) -> None:
 async def test_finishing_nothing_lets_nothing_go(sqlite_ledger: Database) -> None:
     async with sqlite_ledger.transaction() as session:
         assert await runs.finish(session, [], worker="w", now=event(1).received_at) == 0
+
+
+# case: O5
+async def test_who_puts_off_an_event_for_a_day_waits(database: Database) -> None:
+    """`RetryLater` costs no attempt, so it may go on for ever, and nothing said so."""
+    day_s = 86_400.0
+    tried = [replace(run(number, key=f"order:{number}", due_s=due_s), code="retry_later", reason="no keys left")
+             for number, due_s in ((1, 2 * day_s), (2, day_s + 60))]  # fmt: skip
+    never, over = run(3, handler="shop:mail", due_s=2 * day_s), replace(tried[0], handler="shop:pack", next_at=later(9))
+    await store(database, *tried, never, over)
+    async with database.reading() as session:
+        assert await runs.put_off(session, later(day_s - 1)) == {}
+        assert (await health.figures(session, later(day_s - 1))).waiting_handlers == ()
+        found = await runs.put_off(session, later(day_s))
+        assert {name: (one.since, one.reason) for name, one in found.items()} == {HANDLER: (later(0), "no keys left")}
+        assert (await health.figures(session, later(day_s))).waiting_handlers == (HANDLER,)
