@@ -24,7 +24,7 @@ from tests.access.test_rebuild import live_in, rebuild
 from tests.support.desk import Desk
 from tests.support.handling.live import Live
 from tests.support.handling.projections import said, unreadable
-from tests.support.merchant.plugin import install_plugin
+from tests.support.merchant.plugin import install_package, install_plugin
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid, service_event
 
@@ -295,3 +295,55 @@ async def test_a_projection_whose_timer_was_withdrawn_and_whose_tables_refer_to_
         ("keeper_account", 1, 1, True),
         ("keeper_entry", 3, 3, True),
     }
+
+
+SHARED = {
+    "__init__.py": "",
+    "keep.py": """
+from typing import ClassVar
+from sqlalchemy import Column, String, Table
+from sqlmodel import Field, SQLModel
+from consumer.plugin import handles
+
+class Kept(SQLModel, table=True):
+    __tablename__ = "stall_kept"
+    __table__: ClassVar[Table]
+    application: str = Field(sa_column=Column(String(64), primary_key=True))
+    key: str = Field(sa_column=Column(String(600), primary_key=True))
+
+@handles("order.paid", transactional=True, name="stall:keep")
+async def keep(event, ctx):
+    await ctx.insert_new(Kept, application=ctx.application, key=event.key)
+""",
+    "tell.py": """
+from consumer.plugin import handles
+
+@handles("order.paid", transactional=True, name="stall:tell")
+async def tell(event, ctx):
+    pass
+""",
+}
+
+
+# case: G9
+async def test_plugins_of_one_package_are_rebuilt_together(
+    sqlite_ledger: Database, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that writes none of the package's rows dropped them all, and derived nothing."""
+    install_package(tmp_path, "stall", SHARED, {})
+    entries = "[consumer.handlers]\nstall_keep = stall.keep\nstall_tell = stall.tell\n"
+    (tmp_path / "stall-1.0.dist-info" / "entry_points.txt").write_text(entries)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin = import_module("stall.keep")
+    async with sqlite_ledger.engine.begin() as connection:
+        await connection.run_sync(plugin.Kept.__table__.create)
+    work = Workshop(sqlite_ledger, broker, [plugin.keep])
+    await work.publish(order_paid(1, "A"), order_paid(2, "B"))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(2))
+    desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+    for name in ("stall_tell", "stall_keep"):
+        done = await asyncio.to_thread(desk.ask, "rebuild", name, "--yes", "--table", "stall_kept")
+        assert [(one["table"], one["rows_after"], one["is_same"]) for one in done["tables"]] == [
+            ("stall_kept", 2, True)
+        ]

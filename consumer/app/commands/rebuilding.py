@@ -37,7 +37,10 @@ def chosen(plugin: str, registry: Registry) -> list[str]:
         return with_tables
     if plugin not in with_tables:
         raise NotFound("no such plugin with tables is installed", plugin=plugin[:100], known=", ".join(with_tables))
-    return [name for name in with_tables if name in TOGETHER] if plugin in TOGETHER else [plugin]
+    if plugin in TOGETHER:
+        return [name for name in with_tables if name in TOGETHER]
+    dropped = set(tables_of(plugin, registry))  # one package: any of them may have written there
+    return [name for name in with_tables if dropped & set(tables_of(name, registry))]
 
 
 def tables_of(plugin: str, registry: Registry) -> list[Table]:
@@ -60,7 +63,7 @@ def rebuild_of(
     plugins: Sequence[str], database: Database, registry: Registry, options: Mapping[str, Mapping[str, Any]]
 ) -> Rebuild:
     """What rebuilds these plugins. Raises UsageError for a table whose rows are of no application."""
-    tables = [table for plugin in plugins for table in tables_of(plugin, registry)]
+    tables = list(dict.fromkeys(table for plugin in plugins for table in tables_of(plugin, registry)))
     for table in tables:
         if "application" not in table.c:
             raise UsageError("a table without the column `application` cannot be rebuilt", table=table.name)
