@@ -89,6 +89,25 @@ def test_of_a_model_without_a_migration(on_the_path: Path) -> None:
     assert problem.text.endswith("placed.py:3)")
 
 
+def test_of_two_plugins_of_one_package_the_one_that_brings_the_migrations_is_asked(on_the_path: Path) -> None:
+    """The other one was told to write them once more: two branches would have made one table."""
+    keep = (
+        "from sqlmodel import Field, SQLModel\nfrom consumer.plugin import handles\n"
+        "class Row(SQLModel, table=True):\n    __tablename__ = 'twins_row'\n    id: int = Field(primary_key=True)\n"
+        "@handles('order.paid', name='twins:keep', transactional=True)\nasync def keep(event, ctx): ...\n"
+    )
+    tell = f"{HEAD}@handles('order.paid', name='twins:tell')\nasync def tell(event, ctx): ...\n"
+    files = {"__init__.py": "", "keep.py": keep, "tell.py": tell, "migrations/__init__.py": ""}
+    install_package(on_the_path, "twins", files, {"consumer.migrations": "twins.migrations"})
+    with (on_the_path / "twins-1.0.dist-info" / "entry_points.txt").open("a") as entries:
+        entries.write("[consumer.handlers]\ntwins = twins.keep\ntwins_tell = twins.tell\n")
+    try:
+        found = unmigrated(load_registry(["twins", "twins_tell"]))
+    finally:
+        SQLModel.metadata.remove(SQLModel.metadata.tables["twins_row"])
+    assert [one.plugin for one in found] == ["twins"]
+
+
 # case: H11
 @pytest.mark.parametrize("name", ["syntax", "import", "raises", "declaration", "no handler"])
 def test_of_a_module_that_cannot_be_simulated(on_the_path: Path, name: str) -> None:

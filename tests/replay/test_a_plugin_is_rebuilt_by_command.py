@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 from sqlalchemy import event, text
 
+from consumer.app.commands.rebuilding import rebuild_of
 from consumer.broker import Broker
+from consumer.errors import UsageError
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import past
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import ObjectKind, Observation
+from consumer.work.registry import load_registry
 from tests.access.test_rebuild import live_in, rebuild
 from tests.support.desk import Desk
 from tests.support.handling.live import Live
@@ -347,3 +350,14 @@ async def test_plugins_of_one_package_are_rebuilt_together(
         assert [(one["table"], one["rows_after"], one["is_same"]) for one in done["tables"]] == [
             ("stall_kept", 2, True)
         ]
+
+
+async def test_a_plugin_that_derives_no_table_loses_none(
+    sqlite_ledger: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a table and effect handlers only it was refused by an error of SQL."""
+    source = PLUGIN.replace("rebuilt", "told_only").replace("transactional=True, ", "")
+    install_plugin(tmp_path, "told_only", source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match="nothing would derive its tables again"):
+        rebuild_of(["told_only"], sqlite_ledger, load_registry(["told_only"]), {})

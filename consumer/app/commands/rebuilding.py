@@ -68,6 +68,8 @@ def rebuild_of(
         if "application" not in table.c:
             raise UsageError("a table without the column `application` cannot be rebuilt", table=table.name)
     handlers = [one for one in registry.handlers if one.plugin in plugins]
+    if not any(one.transactional for one in handlers):
+        raise UsageError("none of its handlers is transactional: nothing would derive its tables again")
     ours = [one for one in plugins if one in TOGETHER]
     return Rebuild(
         database,

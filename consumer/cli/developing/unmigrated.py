@@ -22,9 +22,12 @@ TEXT_MAX_CHARS = 300
 def unmigrated(registry: Registry) -> list[Problem]:
     """One problem for each plugin whose migrations do not make what its models say; the built-in ones are tested."""
     branches = {entry.name: entry.value for entry in entry_points(group=schema.GROUP)}
-    found = []
-    for plugin, package in sorted(packages_of(registry).items()):
+    packages, found = packages_of(registry), []
+    migrated = {package for plugin, package in packages.items() if plugin in branches}
+    for plugin, package in sorted(packages.items()):
         models = models_of(package)
+        if plugin not in branches and package in migrated:
+            continue  # another plugin of the package brings its migrations
         if models and (text := _wrong(models, branches.get(plugin))) is not None:
             cure = f"`consumer db revision {plugin} -m TEXT` writes one"
             found.append(Problem(plugin=plugin, text=f"{text}; {cure} ({', '.join(map(_place, models))})"))
