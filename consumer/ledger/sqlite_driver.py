@@ -2,14 +2,19 @@
 together, and BEGIN with the first of them. A trip costs more than most statements do.
 
 A result longer than `AT_ONCE` rows is fetched as it is asked for, so that a stream of a large table stays one.
+
+SQLite goes on with a file that was moved, removed or replaced, while whoever connects then gets what lies at the path.
+So a transaction begins only in the file that lies there: a role never writes into two ledgers.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -80,9 +85,7 @@ class Cursor:
     # In the driver's thread.
 
     def _executed(self, begin: str, sql: str, parameters: Sequence[Any]) -> None:
-        cursor = self._connection.cursor_in_thread()
-        if begin:
-            cursor.execute(begin)
+        cursor = self._connection.cursor_in_thread(begin)
         cursor.execute(sql, parameters)
         self.description, self.lastrowid = cursor.description, cursor.lastrowid
         self._open = cursor
@@ -100,9 +103,7 @@ class Cursor:
         return rows
 
     def _executed_many(self, begin: str, sql: str, parameters: Iterable[Sequence[Any]]) -> None:
-        cursor = self._connection.cursor_in_thread()
-        if begin:
-            cursor.execute(begin)
+        cursor = self._connection.cursor_in_thread(begin)
         cursor.executemany(sql, parameters)
         self._closed(cursor)
 
@@ -116,6 +117,7 @@ class Connection(aiosqlite.Connection):
 
     _begin = ""
     _sent = False
+    _file: _File | None = None
 
     def begin_with_next(self, begin: str) -> None:
         """The next statement begins a transaction, so; without one there is none."""
@@ -149,14 +151,50 @@ class Connection(aiosqlite.Connection):
         """Call it where the connection lives. Raises what it raises, and ValueError when the connection is closed."""
         return await self._execute(function, *given)  # type: ignore[no-untyped-call]  # aiosqlite has no types for it
 
-    def cursor_in_thread(self) -> sqlite3.Cursor:
-        """A cursor of SQLite's own."""
-        return self._conn.cursor()
+    def cursor_in_thread(self, begin: str) -> sqlite3.Cursor:
+        """A cursor of SQLite's own, in a transaction that begins so, where it is to begin one. Raises FileMoved."""
+        cursor = self._conn.cursor()
+        if begin:
+            if self._file is not None:
+                self._file.require_there()
+            cursor.execute(begin)
+        return cursor
+
+    def opened(self, database: str, **given: Any) -> sqlite3.Connection:
+        """Open the file; it is the one that this connection is of. Raises sqlite3.Error."""
+        opened = _opened(database, **given)
+        self._file = _File(database)
+        return opened
+
+
+class FileMoved(sqlite3.OperationalError):
+    """The file was moved, removed or replaced since it was opened."""
+
+
+class _File:
+    """Which file lay at the path when it was opened."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._identity = self._there()
+
+    def _there(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def require_there(self) -> None:
+        """Raises FileMoved."""
+        if self._there() != self._identity:
+            # In words by which SQLAlchemy knows that none of its connections is any good.
+            raise FileMoved("no active connection: the file was moved, removed or replaced")
 
 
 def connection(database: str, **given: Any) -> Connection:
     """What `create_async_engine` connects with (`async_creator_fn`); to be awaited."""
-    made = Connection(lambda: _opened(database, **given), iter_chunk_size=AT_ONCE)
+    made = Connection(lambda: made.opened(database, **given), iter_chunk_size=AT_ONCE)
     # A daemon, as SQLAlchemy does with its own: a connection left behind keeps no process.
     made._thread = Thread(target=_served, args=(made._tx,), daemon=True)
     return made
@@ -170,7 +208,9 @@ def _served(statements: Any) -> None:
 
 
 def _opened(database: str, *, timeout: float, **given: Any) -> sqlite3.Connection:
-    opened: sqlite3.Connection = sqlite3.connect(database, timeout=timeout, **given)
+    # The file was made before, or has to be there: SQLite would make an empty one, which everybody may read.
+    address = database if database == ":memory:" else f"{Path(database).absolute().as_uri()}?mode=rw"
+    opened: sqlite3.Connection = sqlite3.connect(address, timeout=timeout, **{**given, "uri": True})
     try:
         sqlite_file.use_wal(opened, timeout)
     except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import traceback
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,33 @@ async def test_a_file_that_another_process_holds_for_long_is_unavailable_and_the
     finally:
         holder.close()
         await hasty.stop()
+
+
+# case: O7
+@ON_SQLITE
+async def test_a_file_that_was_replaced_is_used_by_nobody_any_more(database: Database, tmp_path: Path) -> None:
+    """A backup is put back under running roles: one that went on in the old file would do its work where nobody finds
+    it, beside new connections that get the other one."""
+    path, backup, away = tmp_path / "ledger.db", tmp_path / "backup.db", tmp_path / "away.db"
+    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(backup)) as target:
+        source.backup(target)
+    async with database.transaction() as session, database.reading() as looking:  # two connections
+        await events.record(session, [event(1)], NOW)
+        await events.known(looking, [("default", "evt_1")])
+    for name in ("", "-wal", "-shm"):
+        path.with_name(f"ledger.db{name}").rename(away.with_name(f"away.db{name}"))
+    for use in (database.transaction, database.reading):
+        with pytest.raises(LedgerUnavailable) as told:
+            async with use() as session:
+                await events.known(session, [("default", "evt_1")])
+        assert told.value.fields["path"] == str(path)
+    assert not await database.ready()
+    assert not path.exists(), "no empty one is made in its place"
+    backup.rename(path)
+    async with database.transaction() as session, database.reading() as looking:
+        assert not await events.known(session, [("default", "evt_1")]), "the one that lies there now"
+        assert not await events.known(looking, [("default", "evt_1")])
+    assert await database.ready()
 
 
 async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
