@@ -45,7 +45,10 @@ _CLOSED = Cause(
     errors.LedgerNotOpened, "check path and permissions of the file and its folder, for the user of the role"
 )
 _CORRUPT = Cause(errors.LedgerCorrupt, "restore the ledger from a backup, then `consumer backfill --since` its time")
-_AWAY = Cause(errors.LedgerUnavailable, "see whether the server runs and the network lets us to it")
+_AWAY = Cause(
+    errors.LedgerUnavailable,
+    "see whether the server runs and the network lets us to it; of a file: whether its disk takes writes",
+)
 
 SAID_CHARS: Final = 200
 SAYS_WHICH: Final = ("08P01",)
@@ -104,6 +107,9 @@ READ_ONLY_DISK: Final[Mapping[type[ConsumerError], Cause]] = {
     errors.LogReadOnly: Cause(errors.LogDiskReadOnly, _MOUNT),
 }
 """What SQLite says of a file on a disk that is mounted read-only: it can make none of its own beside it."""
+INPUT_OUTPUT: Final = "SQLITE_IOERR"
+BESIDE_BYTES: Final = 64 * 1024
+"""Less room than what SQLite lays beside a file that is opened: the index of its write-ahead file."""
 LOG_INCOMPATIBLE: Final = Cause(
     errors.LogIncompatible, "run the version that wrote it, or put CONSUMER_BROKER_URL right"
 )
@@ -206,11 +212,25 @@ def of_log_file(name: str | None) -> type[BrokerError] | None:
 
 def is_read_only(folder: Path) -> bool:
     """Whether the disk that this folder is on, or would be, is mounted read-only; False where nobody can tell."""
+    disk = _disk_of(folder)
+    return disk is not None and bool(disk.f_flag & os.ST_RDONLY)
+
+
+def is_for_want_of_room(name: str | None, path: Path) -> bool:
+    """Whether SQLite's code is of a disk that is full: who opens a file there, and cannot lay his own beside it, is
+    told of an I/O error."""
+    if name is None or not name.startswith(INPUT_OUTPUT):
+        return False
+    disk = _disk_of(path.parent)
+    return disk is not None and disk.f_bavail * disk.f_frsize < BESIDE_BYTES
+
+
+def _disk_of(folder: Path) -> os.statvfs_result | None:
     try:
         there = next((one for one in (folder, *folder.parents) if one.is_dir()), None)
-        return there is not None and bool(os.statvfs(there).f_flag & os.ST_RDONLY)
+        return None if there is None else os.statvfs(there)
     except OSError:
-        return False
+        return None
 
 
 def of_disk(error: E, path: Path) -> E:

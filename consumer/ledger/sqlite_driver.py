@@ -9,7 +9,6 @@ So a transaction begins only in the file that lies there: a role never writes in
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -175,12 +174,12 @@ class _File:
     """Which file lay at the path when it was opened."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path = Path(path)
         self._identity = self._there()
 
     def _there(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self._path)
+            found = self._path.stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino

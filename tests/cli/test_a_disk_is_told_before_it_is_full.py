@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from consumer.broker import EmbeddedBroker
 from consumer.causes import of_disk
 from consumer.cli.looking.disks import MIB, Disk, disks, judge_disk
 from consumer.cli.looking.status_finding import Grade
-from consumer.errors import LedgerDiskReadOnly, LedgerNotOpened, LogDiskReadOnly
+from consumer.errors import LedgerDiskFull, LedgerDiskReadOnly, LedgerNotOpened, LogDiskFull, LogDiskReadOnly
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.settings import Role, load_settings
-from tests.faults.scene import remount, small_disk
+from tests.faults.scene import fill, remount, small_disk
+from tests.support.desk import Desk
 
 GIB = 1024 * MIB
 
@@ -76,6 +78,34 @@ async def test_one_that_is_read_only_is_named_by_status_and_by_who_opens_a_file_
                 await writes(f"sqlite+aiosqlite:///{file}")
         remount(ledger.parent, writable=True)
         await writes(places["CONSUMER_DATABASE_URL"])
+
+
+async def test_one_that_is_full_is_named_by_who_opens_a_file_there(tmp_path: Path) -> None:
+    """Who is the first to open a file lays others beside it; SQLite calls it an I/O error where they have no room."""
+    # case: O2, O9
+    ledger, log = tmp_path / "disk" / "consumer.db", tmp_path / "disk" / "log.db"
+    places = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}", "CONSUMER_BROKER_URL": f"embedded:{log}"}
+    with small_disk(ledger.parent):
+        if not os.path.ismount(ledger.parent):  # noqa: ASYNC240 - nothing else runs in this test
+            pytest.skip("a disk of its own is needed: mounting wants root")
+        database, broker = Database(places["CONSUMER_DATABASE_URL"]), EmbeddedBroker(log)
+        await schema.upgrade(database)
+        await broker.start()
+        await database.stop()
+        await broker.stop()
+        fill(ledger.parent)
+        with pytest.raises(LedgerDiskFull) as refused:
+            await schema.state(database)
+        assert refused.value.fields == {"state": "SQLITE_IOERR_SHMSIZE", "path": str(ledger)}
+        with pytest.raises(LogDiskFull):
+            await broker.start()
+        done = await asyncio.to_thread(Desk(places).call, "status")
+        assert (done.returncode, "make room on the database's disk" in done.stdout) == (3, True), done.stdout
+        (ledger.parent / "filler").unlink()
+        assert (await schema.state(database)).is_current
+        await database.stop()
+        await broker.start()
+        await broker.stop()
 
 
 def test_of_files_that_are_there(tmp_path: Path) -> None:

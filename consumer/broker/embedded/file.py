@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from consumer import sqlite_file
 from consumer.broker.embedded.schema import SCHEMA, append_rows, data_version, give_room_back, take_room
-from consumer.causes import of_disk, of_log_file
+from consumer.causes import is_for_want_of_room, of_disk, of_log_file
 from consumer.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -71,7 +71,8 @@ def as_broker_error(error: sqlite3.Error, path: Path) -> BrokerError:
     reason = getattr(error, "sqlite_errorname", None) or str(error)
     if path.exists() and not path.is_file():  # a folder, as a mount that nobody made a file for: SQLite says I/O error
         return LogNotOpened(path=str(path), reason="it is no file")
-    known = of_log_file(getattr(error, "sqlite_errorname", None))
+    name = getattr(error, "sqlite_errorname", None)
+    known = LogDiskFull if is_for_want_of_room(name, path) else of_log_file(name)
     if known is not None:
         return of_disk(known(path=str(path), reason=reason), path)
     if primary == sqlite3.SQLITE_ERROR:

@@ -27,9 +27,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from consumer import sqlite_file
-from consumer.causes import of_database, of_disk
+from consumer.causes import is_for_want_of_room, of_database, of_disk
 from consumer.errors import (
     DatabaseMissing,
+    LedgerDiskFull,
     LedgerError,
     LedgerLocked,
     LedgerNotOpened,
@@ -188,17 +189,22 @@ class translated:  # noqa: N801 - reads as a word: with translated():
         is_plain = isinstance(error, PoolTimeout | OSError) or hasattr(error, "sqlstate")
         if error is None or not (is_plain or isinstance(error, DBAPIError | sqlite3.Error)):
             return
+        # What SQLite said; SQLAlchemy hands a failed connect on as it is.
+        told = error.orig if isinstance(error, DBAPIError) else error
+        name = getattr(told, "sqlite_errorname", None) or type(told).__name__
         known = of_database(error)
+        if self._path is not None and is_for_want_of_room(name, Path(self._path)):
+            known = LedgerDiskFull(state=name)
         if known is not None:
             if self._path is not None:
                 known.fields["path"] = self._path
                 known = of_disk(known, Path(self._path))
             raise known from error
         if is_plain:
-            raise LedgerUnavailable(reason=type(error).__name__) from error
+            raise LedgerUnavailable(reason=name, path=self._path) from error
         if isinstance(error, DBAPIError):
             if is_unavailable(error):
-                raise LedgerUnavailable(reason=type(error.orig).__name__) from error
+                raise LedgerUnavailable(reason=name, path=self._path) from error
             if is_missing_table(error):
                 raise SchemaOutdated from error
 
