@@ -269,6 +269,12 @@ class SchemaIncompatible(LedgerError):
     code = "schema_incompatible"
 
 
+class MigrationFailed(LedgerError):
+    """A migration cannot be read, or fails; nothing was changed, and `consumer handlers check` says more."""
+
+    code = "migration_failed"
+
+
 class LeaseLost(LedgerError):
     """Another process holds the lease now."""
 

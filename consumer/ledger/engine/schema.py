@@ -7,7 +7,8 @@ package that contains `versions`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,13 +17,15 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
-from consumer.errors import SchemaIncompatible, SchemaOutdated
+from consumer.causes import of_database
+from consumer.errors import ConsumerError, MigrationFailed, SchemaIncompatible, SchemaOutdated
 from consumer.ledger.engine import revisions
 from consumer.ledger.engine.branches import GROUP as GROUP
 from consumer.ledger.engine.branches import LEDGER as LEDGER
 from consumer.ledger.engine.branches import branches as branches
-from consumer.ledger.engine.database import Database, translated
+from consumer.ledger.engine.database import Database, is_unavailable, translated
 from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.engine.shape import missing_of
 
@@ -71,14 +74,45 @@ def alembic_config() -> Config:
     return config
 
 
+def _scripts(config: Config) -> ScriptDirectory:
+    """Every migration of every branch, read. Raises MigrationFailed."""
+    script = ScriptDirectory.from_config(config)
+    with _blamed():
+        script.get_heads()
+    return script
+
+
+@contextmanager
+def _blamed() -> Iterator[None]:
+    """What a migration raises is told with its file and line; what the database has against anybody stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        is_unavailable_now = isinstance(error, DBAPIError) and is_unavailable(error)
+        if isinstance(error, ConsumerError) or is_unavailable_now or of_database(error) is not None:
+            raise
+        raise MigrationFailed(path=_where(error), reason=type(error).__name__) from error
+
+
+def _where(error: Exception) -> str | None:
+    """The line of a migration that an error came through; None where it is of none."""
+    folders = set(branches().values())
+    places = [(error.filename, error.lineno)] if isinstance(error, SyntaxError) else []
+    trace = error.__traceback__
+    while trace is not None:
+        places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    return next((f"{file}:{line}" for file, line in places if file and Path(file).parent in folders), None)
+
+
 async def upgrade(database: Database) -> SchemaState:
     """Bring all branches to their heads, in one transaction; safe to run from several processes at once.
 
     Branches of which the database has more than this version knows, and those of plugins that are not installed (any
-    more), stay as they are.
+    more), stay as they are. Raises MigrationFailed, LedgerUnavailable.
     """
     config = alembic_config()
-    script = ScriptDirectory.from_config(config)
+    script = _scripts(config)
 
     def run(connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
@@ -90,7 +124,7 @@ async def upgrade(database: Database) -> SchemaState:
             # What `alembic upgrade heads` does, but from what is known here: it stops at a revision it does not know.
             return script._upgrade_revs("heads", begin_at)  # type: ignore[arg-type]  # it takes several, as Alembic's own do
 
-        with EnvironmentContext(config, script, fn=steps, destination_rev="heads"):
+        with _blamed(), EnvironmentContext(config, script, fn=steps, destination_rev="heads"):
             script.run_env()
         revisions.note_all(connection, script)
 
@@ -101,8 +135,9 @@ async def upgrade(database: Database) -> SchemaState:
 
 
 async def state(database: Database) -> SchemaState:
-    """What the database has against what this version wants. Raises DatabaseForbidden where that may not be seen."""
-    script = ScriptDirectory.from_config(alembic_config())
+    """What the database has against what this version wants. Raises DatabaseForbidden where that may not be seen,
+    MigrationFailed."""
+    script = _scripts(alembic_config())
     wanted = frozenset(script.get_heads())
 
     def look(connection: Connection) -> SchemaState:
@@ -129,7 +164,7 @@ async def require_usable(database: Database, own: Collection[str]) -> list[str]:
     if not found.missing:
         await require_current(database)
         return []
-    script = ScriptDirectory.from_config(alembic_config())
+    script = _scripts(alembic_config())
     theirs = {one for one in found.missing if not _labels(script, one) & {LEDGER, *own}}
     if found.missing - theirs:
         raise SchemaOutdated(missing=",".join(sorted(found.missing)))

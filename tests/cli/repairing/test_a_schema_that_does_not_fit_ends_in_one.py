@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.support.desk import Desk
+from tests.support.merchant.plugin import install_migrations
 
 
 # case: O9
@@ -62,6 +63,42 @@ def test_a_table_of_a_built_in_plugin_that_is_gone_is_told_too(consumer: Run, en
             assert (done.returncode, f"incompatible: this version needs {table}" in done.stdout) == (1, True)
         changed(environ, f"ALTER TABLE elsewhere RENAME TO {table}")
     assert consumer("db", "current").returncode == 0
+
+
+# case: H1, O9
+@pytest.mark.parametrize(
+    ("upgrade", "line", "reason"),
+    [
+        ('op.execute("ALTER TABLE nowhere ADD COLUMN x INTEGER")', 8, "OperationalError"),
+        ('op.create_table("half", sa.Column("id", sa.Integer())); raise RuntimeError("no way")', 8, "RuntimeError"),
+        ("pass\n)", 9, "SyntaxError"),
+        ("pass\nimport nowhere_at_all", 9, "ModuleNotFoundError"),
+    ],
+)
+def test_a_plugins_migration_that_fails_is_named(
+    desk: Desk,
+    environ: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    upgrade: str,
+    line: int,
+    reason: str,
+) -> None:
+    """It said `internal`, or to run what just had failed."""
+    assert desk.call("db", "upgrade").returncode == 0
+    path = tmp_path / reason
+    monkeypatch.syspath_prepend(install_migrations(path, f"broken_{reason.lower()}", upgrade))
+    done = desk.call("db", "upgrade")
+    at = path / f"broken_{reason.lower()}" / "migrations" / "versions" / f"0001_first.py:{line}"
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error[migration_failed]: A migration cannot be read, or fails; nothing was changed")
+    assert f"(path={at}, reason={reason})" in done.stderr
+    database = sqlite3.connect(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
+    assert database.execute("SELECT * FROM sqlite_schema WHERE name = 'half'").fetchall() == []
+    database.close()
+    if line == 9:  # nobody can read it: whoever looks is told the same
+        done = desk.call("status")
+        assert (done.returncode, str(at) in done.stdout, "[migration_failed]" in done.stdout) == (3, True, True)
 
 
 def changed(environ: dict[str, str], statement: str) -> None:
