@@ -73,7 +73,9 @@ def export(file: ExportFile, as_json: Json = False) -> None:
         return
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        with beside.open("xb") as target:
+        # Whatever the umask is, it is its owner's: it says who did what, and about whom.
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as target:
             end = run(_export(target.write))
             target.flush()
             os.fsync(target.fileno())

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -163,7 +165,12 @@ def test_the_commands(desk: Desk, noted: str, tmp_path: Path) -> None:
     [newest] = desk.ask("audit", "list", "--subject", "order:5")["entries"]
     assert newest["number"] == 6
     file = str(tmp_path / "audit.jsonl")
-    assert desk.ask("audit", "export", file)["hash"] == told["hash"]
+    umask = os.umask(0)
+    try:
+        assert desk.ask("audit", "export", file)["hash"] == told["hash"]
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(Path(file).stat().st_mode) == 0o600, "its owner's alone, whatever the umask is"
     nowhere = {"CONSUMER_DATABASE_URL": "sqlite+aiosqlite:////nowhere/x.db"}
     done = desk.call("audit", "verify", file, "--anchor", str(tmp_path / "anchor.json"), **nowhere)
     assert done.returncode == 0, done.stderr
