@@ -18,7 +18,7 @@ from consumer.cli.filters import EARLIEST, Application, Limit, require_applicati
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.console.event_view import delivery_document
-from consumer.console.operators.quarantined import DISCARDED, RETRIED, Again, put_away
+from consumer.console.operators.quarantined import RETRIED, Again, note, take_out, throw_away
 from consumer.errors import NotFound, NotUnderstood, UsageError
 from consumer.events import Delivery, Locators, identify, parse_json
 from consumer.ledger import audit
@@ -131,9 +131,10 @@ def retry(
         _say_none(as_json, "retried")
         return
     consent(f"take {len(rows)} delivery(s) in again?", yes=yes)
+    run(_note(settings, rows, because_of))  # who asked for it is known, wherever it ends
     run(_publish(settings, rows))
     # One that lies here again by now stays, or is put here after this: no order of the two loses it.
-    gone, again = run(_gone(settings, rows, RETRIED, because_of))
+    gone, again = run(_taken_out(settings, rows))
     _say(as_json, "retried", rows, more=more, again=again, went=len(rows) - len(gone) - len(again))
 
 
@@ -156,7 +157,7 @@ def discard(
         _say_none(as_json, "discarded")
         return
     consent(f"discard {len(rows)} delivery(s)?", yes=yes)
-    gone, again = run(_gone(settings, rows, DISCARDED, because_of))
+    gone, again = run(_thrown_away(settings, rows, because_of))
     went = len(rows) - len(gone) - len(again)
     _say(as_json, "discarded", [row for row in rows if row.id in gone], more=more, again=again, went=went)
 
@@ -254,10 +255,16 @@ def _delivery(row: QuarantineRow, now: datetime, locators: Locators) -> Delivery
     )
 
 
-async def _gone(
-    settings: Settings, rows: Sequence[QuarantineRow], action: str, reason: str
-) -> tuple[frozenset[int], Again]:
-    """Drop them as they were read; returns the numbers of those that went, and those that came anew meanwhile."""
+async def _note(settings: Settings, rows: Sequence[QuarantineRow], reason: str) -> None:
     async with ledger(settings) as database, database.transaction() as session:
-        now = await shared_time(session)
-        return await put_away(session, rows, action=action, by=actor(), reason=reason, now=now)
+        note(session, rows, action=RETRIED, by=actor(), reason=reason, now=await shared_time(session))
+
+
+async def _taken_out(settings: Settings, rows: Sequence[QuarantineRow]) -> tuple[frozenset[int], Again]:
+    async with ledger(settings) as database, database.transaction() as session:
+        return await take_out(session, rows)
+
+
+async def _thrown_away(settings: Settings, rows: Sequence[QuarantineRow], reason: str) -> tuple[frozenset[int], Again]:
+    async with ledger(settings) as database, database.transaction() as session:
+        return await throw_away(session, rows, by=actor(), reason=reason, now=await shared_time(session))

@@ -20,16 +20,28 @@ Again = Mapping[int, str]
 """Numbers of deliveries that are in quarantine again, each with why."""
 
 
-async def put_away(
-    session: AsyncSession, rows: Sequence[QuarantineRow], *, action: str, by: str, reason: str, now: datetime
+async def throw_away(
+    session: AsyncSession, rows: Sequence[QuarantineRow], *, by: str, reason: str, now: datetime
 ) -> tuple[frozenset[int], Again]:
-    """Drop them as they were read, in the caller's transaction; audited. Returns the numbers of those that went, and
-    those that came anew meanwhile."""
+    """Drop them as they were read, in the caller's transaction; audited. Returns what `take_out` does."""
+    gone, again = await take_out(session, rows)
+    note(session, [row for row in rows if row.id in gone], action=DISCARDED, by=by, reason=reason, now=now)
+    return gone, again
+
+
+async def take_out(session: AsyncSession, rows: Sequence[QuarantineRow]) -> tuple[frozenset[int], Again]:
+    """Drop them as they were read, in the caller's transaction; the numbers of those that went, and those that came
+    anew meanwhile."""
     gone = await quarantine.drop(session, rows)
     left = [found for row in rows if row.id not in gone for found in await quarantine.newest(session, number=row.id)]
+    return gone, {row.id: reason_of(row.reason).value for row in left}
+
+
+def note(
+    session: AsyncSession, rows: Sequence[QuarantineRow], *, action: str, by: str, reason: str, now: datetime
+) -> None:
+    """Write into the audit trail who decided so about them, and why, in the caller's transaction."""
     for row in rows:
-        if action == DISCARDED and row.id not in gone:
-            continue
         audit.note(
             session,
             at=now,
@@ -40,4 +52,3 @@ async def put_away(
             before=reason_of(row.reason).value,
             reason=reason,
         )
-    return gone, {row.id: reason_of(row.reason).value for row in left}

@@ -12,7 +12,7 @@ from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.operators.pausing import set_paused
-from consumer.console.operators.quarantined import DISCARDED, put_away
+from consumer.console.operators.quarantined import throw_away as dropped
 from consumer.console.operators.vocabulary import REASON_MAX_CHARS
 from consumer.console.operators.words import say
 from consumer.console.pages.desk import DESK
@@ -173,7 +173,7 @@ async def throw_away(_request: web.Request, act: Act) -> tuple[str, str]:
     if not number.isdecimal() or len(number) > ID_MAX_DIGITS:
         raise UsageError("number is that of a delivery")
     rows = await quarantine.newest(act.session, number=int(number))
-    gone, _again = await put_away(act.session, rows, action=DISCARDED, by=act.by, reason=act.reason, now=act.now)
+    gone, _again = await dropped(act.session, rows, by=act.by, reason=act.reason, now=act.now)
     return "thrown" if gone else "nothing", link("quarantine")
 
 

@@ -131,6 +131,28 @@ def test_a_delivery_put_back_before_the_retry_ends_stays(
     assert done["again"] == [{"id": kept["id"], "reason": "no_event_id"}]
 
 
+# case: I15, G12
+def test_a_retry_is_noted_before_anything_is_published(
+    desk: Desk, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed behind its publishing, or without its ledger by then, it was nobody's."""
+    desk.call("db", "upgrade")
+    asyncio.run(_put(environ, "dlv_1"))
+    publish = cli_quarantine._publish
+
+    async def and_is_killed(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+        await publish(settings, rows)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_quarantine, "_publish", and_is_killed)
+    assert desk.call("quarantine", "retry", "1", "--reason", "it was real", "--yes").returncode == 130
+    [entry] = desk.ask("audit", "list")["entries"]
+    assert (entry["action"], entry["subject"], entry["reason"]) == (
+        "quarantine.retried", "delivery:dlv_1", "it was real",
+    )  # fmt: skip
+    assert len(desk.ask("quarantine", "list")["quarantine"]) == 1, "it is done again"
+
+
 # case: I15, U1
 def test_a_retried_delivery_is_located_by_todays_settings(desk: Desk, environ: dict[str, str], tmp_path: Path) -> None:
     desk.call("db", "upgrade")
