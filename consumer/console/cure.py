@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from shlex import quote
+from typing import Final
+
+UNRESOLVED: Final = "unresolved_subscriber"
+"""The kind of finding about a live subscription of which nobody knows whose it is."""
 
 
 def command(words: str, *given: str, options: str = "") -> str:
@@ -37,7 +41,7 @@ def lift(customer: str, hold: str, application: str = "default") -> str:
 def settle(subject: str, kind: str, application: str = "default") -> str:
     """What a finding waits for: the word that mends its cause, where there is one (case A36), else that a person closes
     it."""
-    if kind == "unresolved_subscriber":
+    if kind == UNRESOLVED:
         options = _reasoned(application, "--set customer=…")
         return command("consumer say access.customer_attached", subject, options=options)
     return command("consumer findings close", subject, kind, options=_reasoned(application))

@@ -14,13 +14,14 @@ from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
-from consumer.console.cure import discard, release, unfulfillable
+from consumer.console.cure import UNRESOLVED, discard, release, settle, unfulfillable
 from consumer.console.find import near as near_names
 from consumer.errors import NotFound, TermsDiffer, UsageError
 from consumer.ledger.handling.requests import requests
 from consumer.ledger.tables import OutboxRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
+from handlers.access.store import to_subscription
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.order import FINDING_OF_HOLD
 from handlers.fulfilment.registration import contradicted, known_terms
@@ -47,6 +48,7 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
             await _not_held(session, subject, data["kind"], application)
         case "access.finding_closed":
             await _finding(session, access.FINDINGS, subject, data["kind"], application)
+            await _not_nobodys(session, subject, data["kind"], application)
         case "access.customer_attached":
             await _subscription(session, subject, application)
         case "access.hold_lifted" | "access.complimentary_ended":
@@ -120,6 +122,18 @@ async def _not_held(session: AsyncSession, order_id: str, kind: str, application
         raise UsageError(
             "the order is held: this closes when it is let go, or said to be unfulfillable",
             next=f"{release(order_id, application)}, or {unfulfillable(order_id, application)}",
+        )
+
+
+async def _not_nobodys(session: AsyncSession, subscription_id: str, kind: str, application: str) -> None:
+    """Closing it would leave somebody who pays without access, and nothing that says so."""
+    if kind != UNRESOLVED:
+        return
+    rows = await _rows(session, access.SUBSCRIPTIONS, application, subscription_id=subscription_id)
+    if any(row["customer"] is None and to_subscription(row).is_live for row in rows):
+        raise UsageError(
+            "somebody pays for this subscription, and nobody has its access: this closes when it is said whose it is",
+            next=settle(subscription_id, kind, application),
         )
 
 

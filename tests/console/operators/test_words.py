@@ -288,3 +288,16 @@ async def test_a_hold_is_not_closed_away(sqlite_ledger: Database, projections: P
         observed("order:paid", 6, {"status": "PAID", "amount": "8"}),
     )
     await speak(sqlite_ledger, "fulfilment.finding_closed", "paid", kind="amount_mismatch")
+
+
+async def test_a_subscription_of_nobody_is_not_closed_away(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: A36
+    await world(projections)
+    with pytest.raises(UsageError, match="nobody has its access") as refused:
+        await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unresolved_subscriber")
+    assert "consumer say access.customer_attached S1 --set customer=… --reason …" in refused.value.line()
+    await projections.feed(observed("subscription:S1", 6, {"status": "ENDED", "end_reason": "PAYER_CANCELED"}))
+    await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unresolved_subscriber")
+    await projections.relay()
+    [found] = [row for row in await projections.rows(access.FINDINGS) if row["subject"] == "S1"]
+    assert found["closed_by"] == "op", "nothing more is to be had of it"

@@ -176,6 +176,16 @@ async def test_a_finding_is_closed(sqlite_ledger: Database, projections: Project
     assert f'value="{kind[1]}"' not in await text(pages, "/console/findings")
 
 
+async def test_whose_a_subscription_is_cannot_be_pressed_away(projections: Projections, pages: Pages) -> None:
+    # case: A36
+    await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE"}))
+    seen = unescape(await text(pages, "/console/findings"))
+    assert forms(seen, "It is settled") == []
+    assert "consumer say access.customer_attached S1 --set customer=… --reason …" in seen
+    word = {"word": "access.finding_closed", "subject": "S1", "kind": "unresolved_subscriber", "reason": "seen"}
+    assert (await press(pages, "say", **word))[0] == 400
+
+
 async def test_a_quarantined_delivery_is_thrown_away(sqlite_ledger: Database, pages: Pages) -> None:
     async with sqlite_ledger.transaction() as session:
         await quarantine.put(session, [(facts.delivery(1), Reason.NOT_CONFIRMED)], facts.NOW)
