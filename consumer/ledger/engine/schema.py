@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
@@ -20,7 +21,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from consumer.causes import of_database
-from consumer.errors import ConsumerError, MigrationFailed, SchemaIncompatible, SchemaOutdated
+from consumer.errors import ConsumerError, LedgerUnavailable, MigrationFailed, SchemaIncompatible, SchemaOutdated
 from consumer.ledger.engine import revisions
 from consumer.ledger.engine.branches import GROUP as GROUP
 from consumer.ledger.engine.branches import LEDGER as LEDGER
@@ -30,6 +31,8 @@ from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.engine.shape import missing_of
 
 _LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for each other
+TRIES: Final = 10
+DEADLOCK: Final = "40P01"
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,22 @@ async def upgrade(database: Database) -> SchemaState:
             script.run_env()
         revisions.note_all(connection, script)
 
-    with translated(database.path):
-        async with database.migrating() as engine, engine.begin() as connection:
-            await connection.run_sync(run)
+    for tries_left in reversed(range(TRIES)):
+        try:
+            with translated(database.path):
+                async with database.migrating() as engine, engine.begin() as connection:
+                    await connection.run_sync(run)
+            break
+        except LedgerUnavailable as error:
+            if not (tries_left and _is_deadlock(error)):
+                raise
     return await state(database)
+
+
+def _is_deadlock(error: LedgerUnavailable) -> bool:
+    """Whether a role had the tables in another order, and the server broke the migration off for it: all of it was
+    undone, and may be done again."""
+    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) == DEADLOCK
 
 
 async def state(database: Database) -> SchemaState:

@@ -3,6 +3,8 @@ same order, and what waited is worked on in its turn."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,12 +12,14 @@ from alembic import command
 from sqlalchemy import RowMapping, inspect, text
 from sqlalchemy.engine import Connection
 
+from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import runs
 from consumer.ledger.plans import items
 from consumer.ledger.tables import EventRow
 from tests.support.ledger.history import AT, Past, dead, finished, replayed, waiting
+from tests.support.ports import eventually
 
 HANDLER = "shop:ship"
 PLAN = "rpl_old"
@@ -99,3 +103,34 @@ async def require_order(database: Database, *, has_plans: bool) -> None:
         planned: list[EventRow] = list(await items.next_events(session, PLAN, 3))
         assert [event.seq for event in planned] == ([11, 13, 15] if has_plans else [])
         await session.rollback()
+
+
+# case: O8
+@pytest.mark.parametrize("empty_url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+async def test_an_upgrade_that_a_live_role_gets_in_the_way_of_is_done_all_the_same(
+    empty: Database, empty_url: str
+) -> None:
+    """The role has a table that the migration wants, and wants one that the migration has: the server breaks one of
+    the two off. It was the upgrade, which then said that the server does not run."""
+    await bring_to(empty, "ledger_0017")
+    role, has_outbox = Database(empty_url), asyncio.Event()
+
+    async def waits() -> bool:
+        async with empty.reading() as session:
+            return bool(await session.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
+
+    async def work() -> None:
+        with suppress(LedgerUnavailable):  # who is broken off is the server's choice
+            async with role.transaction() as session:
+                await session.execute(text("SELECT count(*) FROM outbox"))
+                has_outbox.set()
+                await eventually(waits, within_s=20, what="the migration waits for the outbox")
+                await session.execute(text("SELECT count(*) FROM reads"))
+
+    async def upgraded() -> bool:
+        await has_outbox.wait()
+        return (await schema.upgrade(empty)).is_current
+
+    _, is_current = await asyncio.gather(work(), upgraded())
+    await role.stop()
+    assert is_current
