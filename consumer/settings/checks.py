@@ -27,6 +27,7 @@ from consumer.settings.values import (
 FACES = frozenset({Role.CONSOLE, Role.DEV, Role.DEMO})
 SECRET_MIN_BYTES = 16
 RECEIVERS = frozenset({Role.SERVE, Role.DEV, Role.DEMO})
+ARCHIVERS = frozenset({Role.SYNC, Role.DEV, Role.DEMO})
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _HEADER_PLACEHOLDER = re.compile(r"header:[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
@@ -48,7 +49,8 @@ def cross_problems(settings: Settings) -> list[str]:
 
 
 def _retention_problems(settings: Settings) -> Iterator[str]:
-    if settings.retention is not None and settings.archive_dir is None:
+    """Roles share their settings, and only who archives has the folder."""
+    if settings.role in ARCHIVERS and settings.retention is not None and settings.archive_dir is None:
         yield "CONSUMER_ARCHIVE_DIR: missing; CONSUMER_RETENTION says that bodies are archived, and not where"
 
 

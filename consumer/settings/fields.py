@@ -268,7 +268,7 @@ class Settings(BaseModel):
         "age from which `sync` archives the bodies of settled events once a day, like `90d`; never when left out",
     )
     archive_dir: Path | None = _setting(
-        "CONSUMER_ARCHIVE_DIR", None, "folder of the archives; `CONSUMER_RETENTION` needs it"
+        "CONSUMER_ARCHIVE_DIR", None, "folder of the archives; `sync` needs it with `CONSUMER_RETENTION`"
     )
 
     # --- telemetry

@@ -21,7 +21,7 @@ from consumer.settings import Role, load_settings
 from consumer.settings.table import settings_table
 from consumer.work.registry import load_registry
 from tests.deploy.manifests import KUBERNETES, MINORS, Manifest, render, wrong_in
-from tests.deploy.policies import ROLES, WORKLOADS, containers, pod, setting, violations
+from tests.deploy.policies import ROLES, WORKLOADS, containers, pod, role_container, setting, violations
 from tests.support.checkout.commands import is_command
 
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
@@ -122,6 +122,35 @@ def test_status_misses_every_role_that_the_ledger_can_know_of(overlay: str) -> N
 def test_archives_are_mounted_where_they_are_written() -> None:
     [volume] = yaml.safe_load_all((KUBERNETES / "components" / "archives" / "volume.yaml").read_text())
     assert volume["spec"]["accessModes"] == ["ReadWriteMany"]  # two `sync`, on two nodes
+
+
+@pytest.mark.parametrize(
+    ("component", "more"),
+    [
+        ("archives", {"CONSUMER_RETENTION": "90d"}),
+        ("webhook-secrets", {"CONSUMER_AUTHENTICITY": "signature"}),
+        ("kafka-login", {}),
+    ],
+)
+def test_with_what_a_component_wants_in_settings_env_each_pod_starts(
+    component: str, more: dict[str, str], tmp_path: Path
+) -> None:
+    """`settings.env` is for all pods; what a component mounts is for some of them."""
+    rendered = _with_component(component, tmp_path)
+    shared = {"SVC_BASE_URL": "https://api.example", "SVC_APP_ID": "svc_app_1", **more}
+    roles: set[Role] = set()
+    for one in rendered:
+        if one["kind"] not in WORKLOADS:
+            continue
+        container = role_container(one)
+        given = {variable["name"]: variable["value"] for variable in container.get("env", [])}
+        for name in [name for name, value in given.items() if value.startswith("/run/secrets/")]:
+            (tmp_path / name).write_text(HELD.get(name, "svc_sk_live_1"))
+            given[name] = str(tmp_path / name)
+        role = Role(container["args"][0]) if container["args"][0] in set(Role) else Role.OPERATE
+        load_settings(shared | given, role)
+        roles.add(role)
+    assert roles == {*map(Role, ROLES), Role.OPERATE}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from consumer.errors import SettingsError
 from consumer.events import Locators
 from consumer.settings import Authenticity, Role, Settings, load_settings
-from consumer.settings.load import FIELDS, KNOWN
+from consumer.settings.load import FIELDS, KNOWN, problems_for
 from tests.settings.reading import CREDENTIALS, SECRET, problems
 
 
@@ -97,6 +97,14 @@ def test_roles_differ_in_what_they_need(role: Role, needs: bool) -> None:
         assert [line.partition(":")[0] for line in problems({}, role)] == list(CREDENTIALS)
     else:
         assert load_settings({}, role).role is role
+
+
+@pytest.mark.parametrize("role", sorted(Role))
+def test_only_who_archives_needs_the_folder_of_the_archives(role: Role) -> None:
+    found = problems_for({"CONSUMER_RETENTION": "90d"}, role)
+    assert any(line.startswith("CONSUMER_ARCHIVE_DIR: missing") for line in found) is (
+        role in (Role.SYNC, Role.DEV, Role.DEMO)
+    )
 
 
 def test_serve_with_signatures_needs_no_api_secret() -> None:
