@@ -80,7 +80,9 @@ class ApplicationTable(BaseModel):
     webhook_secrets: SecretsListed | None = Field(
         None, description="webhook secrets (`whsec_…`), comma-separated, any may match"
     )
-    webhook_secrets_file: Path | None = Field(None, description="file that holds the webhook secrets")
+    webhook_secrets_file: Path | None = Field(
+        None, description="file that holds the webhook secrets; read at the start"
+    )
     locators: dict[str, Listed] = Field(default_factory=dict, description="JSON pointers per fact, first hit wins")
 
 
