@@ -15,6 +15,9 @@ LOST_ACCESS: Final = "consumer rebuild access --reason …"
 RECONCILE: Final = "consumer reconcile --application {application}"
 RECHECK: Final = "consumer say access.recheck {application} --application {application} --reason …"
 RELEASE: Final = "consumer say fulfilment.released {subject} --application {application} --reason …"
+ATTACH: Final = (
+    "consumer say access.customer_attached {subject} --set customer=… --application {application} --reason …"
+)
 
 CURES: Final[Mapping[str, tuple[str, str]]] = {
     # money
@@ -50,8 +53,7 @@ CURES: Final[Mapping[str, tuple[str, str]]] = {
     "deadline_missed": ("a deadline of this access has passed, and nothing was decided", RECHECK),
     "brake_unseen": ("a revocation was stopped, and no finding says so",
                      "consumer say access.brake_released {application} --application {application} --reason …"),
-    "unresolved_unseen": ("a live subscription of nobody, and no finding says so",
-                          "consumer say access.customer_attached {subject} --set customer=… --reason …"),
+    "unresolved_unseen": ("a live subscription of nobody, and no finding says so", ATTACH),
     "unmapped_unseen": ("a live subscription whose price grants nothing, and no finding says so", RECHECK),
     "ended_kept": ("the service shows it ENDED, and it is live here", RECONCILE),
     "revived": ("the service shows it live, it is ENDED here, and no finding says so", RECONCILE),

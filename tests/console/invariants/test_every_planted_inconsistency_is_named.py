@@ -8,9 +8,12 @@ import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
+from consumer.cli.tree import tree
 from consumer.console.invariants.cures import CURES, LOST_ACCESS, LOST_ROW, problem
 from consumer.console.invariants.report import usdc
 from consumer.ledger import Database
@@ -249,6 +252,16 @@ def test_a_cure_can_be_typed_whatever_the_id_looks_like(code: str) -> None:
         at = words.index(subject) if subject in words else None
         assert at is None or not subject.startswith("-") or words[at - 1] in ("--", "--order", "--handler"), words
         assert at is None or words[at - 1] != "--" or words[at + 1 :] == [], "options come before it"
+
+
+@pytest.mark.parametrize("code", CURES)
+def test_a_cure_names_the_application_where_another_would_be_meant(code: str) -> None:
+    words = shlex.split(problem(code, "shop", "subject", "id-1", handlers=["shop:ship"]).cure)
+    node: Any = typer.main.get_command(tree(words[1]))
+    for word in words[1:]:
+        node = getattr(node, "commands", {}).get(word, node)
+    if any(parameter.name == "application" and parameter.default == "default" for parameter in node.params):
+        assert words[words.index("--application") + 1] == "shop"
 
 
 def test_every_code_is_planted() -> None:
