@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +21,9 @@ from tests.support.checkout.commands import is_command
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 PAGE = (DEPLOY / "commands.md").read_text()
-ALIASES = [shlex.split(line)[0] for line in re.findall(r"alias consumer=(.+)", PAGE)]
+DEFINED = re.findall(r"(?m)^    ((?:alias consumer=|consumer\(\) ).+)$", PAGE)
+"""What makes `consumer` a command of a shell: in Kubernetes, by systemd, in compose."""
+TYPED = ("say", "a word", "--yes")
 RUNBOOKS = sorted((DEPLOY / "runbooks").glob("*.md"))
 
 
@@ -36,8 +40,8 @@ def test_it_tells_what_it_must(path: Path) -> None:
         assert (path.parent / link).exists(), link
 
 
-def test_the_pod_they_are_typed_in_may_reach_the_log_the_database_and_the_service() -> None:
-    [words] = [shlex.split(one) for one in ALIASES if one.startswith("kubectl")]
+def test_the_pod_they_are_typed_in_may_reach_the_log_the_database_and_the_service(tmp_path: Path) -> None:
+    words = _called(DEFINED[0], tmp_path)
     rendered = render(KUBERNETES / "overlays" / "production")
     kind, _, name = next(word for word in words if "/" in word).partition("/")
     assert kind == "deploy"
@@ -69,24 +73,35 @@ def test_what_is_stopped_is_there() -> None:
         assert _named(rendered, "Deployment", name)["spec"]["replicas"] == 2  # as it is started again
 
 
-def test_systemd_and_compose_run_the_program_that_their_units_and_services_run() -> None:
+def test_systemd_and_compose_run_the_program_that_their_units_and_services_run(tmp_path: Path) -> None:
     unit = (DEPLOY / "systemd" / "consumer@.service").read_text()
-    [words] = [shlex.split(one) for one in ALIASES if one.startswith("systemd-run")]
+    words = _called(DEFINED[1], tmp_path)
     for given in [words[place + 1] for place, word in enumerate(words) if word == "-p"]:
         assert f"\n{given}\n" in unit
-    assert f"ExecStart={words[-1]} " in unit
-    [words] = [shlex.split(one) for one in ALIASES if one.startswith("docker")]
+    assert f"ExecStart={words[-1 - len(TYPED)]} " in unit
+    words = _called(DEFINED[2], tmp_path)
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    assert services[words[-2]]["command"] == ["sync"]
+    assert services[words[-2 - len(TYPED)]]["command"] == ["sync"]
 
 
-def test_the_audit_trail_names_who_types_and_not_whom_the_program_runs_as() -> None:
+def test_the_audit_trail_names_who_types_and_not_whom_the_program_runs_as(tmp_path: Path) -> None:
     # case: G12
-    assert [re.findall(r'LOGNAME="([^"]+)"', one) for one in ALIASES] == [["$USER"], ["${SUDO_USER:-$USER}"], ["$USER"]]
-    for alias in ALIASES:
-        environ = {"PATH": os.environ["PATH"], "USER": "ada"}
-        words = ["sh", "-c", f"set -- {alias}; printf '%s\\n' \"$@\""]
-        assert "LOGNAME=ada" in subprocess.run(words, env=environ, capture_output=True, text=True).stdout.splitlines()
+    assert [re.findall(r'LOGNAME="([^"]+)"', one) for one in DEFINED] == [["$USER"], ["${SUDO_USER:-$USER}"], ["$USER"]]
+    for defined in DEFINED:
+        assert "LOGNAME=ada" in _called(defined, tmp_path)
+
+
+def test_who_types_on_a_terminal_can_be_asked_and_a_pipe_gets_what_was_written(tmp_path: Path) -> None:
+    """What destroys or repeats asks on a terminal; one in between would change each end of a line of an export."""
+    for defined, piped, asked in ((DEFINED[0], "-i", "-it"), (DEFINED[2], "-T", "-t")):
+        assert _called(defined, tmp_path)[: -len(TYPED)].count(piped) == 1
+        assert _called(defined, tmp_path, on_terminal=True)[: -len(TYPED)].count(asked) == 1
+    assert "--pipe" in _called(DEFINED[1], tmp_path)  # it hands on what this shell has
+
+
+def test_a_second_command_gets_a_pod_of_its_own_too() -> None:
+    """A Job cannot be changed."""
+    assert 0 < PAGE.find("delete job desk --ignore-not-found") < PAGE.find("create job desk")
 
 
 def test_every_runbook_and_every_way_names_the_page() -> None:
@@ -101,6 +116,25 @@ def test_the_namespace_is_there_before_its_secrets_and_the_image_has_a_registry(
         page.index("newName:") < page.index("apply -f overlays/production/namespace.yaml") < page.index("create secret")
     )
     assert _kinds(KUBERNETES / "overlays/production/namespace.yaml") == ["Namespace"]
+
+
+def _called(defined: str, folder: Path, *, on_terminal: bool = False) -> list[str]:
+    """What is called where somebody has typed TYPED into a shell with this definition."""
+    for name in ("kubectl", "systemd-run", "docker"):
+        (folder / name).write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$WORDS"\n')
+        (folder / name).chmod(0o755)
+    environ = {"PATH": f"{folder}:{os.environ['PATH']}", "USER": "ada", "WORDS": str(folder / "words")}
+    script = f"shopt -s expand_aliases\n{defined}\nconsumer {shlex.join(TYPED)}"
+    ours, theirs = pty.openpty()
+    ends: dict[str, Any] = {"stdin": theirs, "stdout": theirs} if on_terminal else {"stdin": subprocess.DEVNULL}
+    try:
+        subprocess.run(["bash", "-c", script], env=environ, check=True, timeout=30, **ends)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    words = (folder / "words").read_text().splitlines()
+    assert tuple(words[-len(TYPED) :]) == TYPED
+    return words
 
 
 def _named(manifests: list[Manifest], kind: str, name: str) -> Manifest:
