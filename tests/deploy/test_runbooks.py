@@ -35,6 +35,7 @@ def test_it_tells_what_it_must(path: Path) -> None:
     assert told == sorted(told)
     commands = [*re.findall(r"(?m)^    consumer (.+)$", text), *re.findall(r"`consumer ([^`]+)`", text)]
     assert commands
+    assert [line for line in commands if "$" in line] == [], "the shell it is typed in has no variable of a role"
     assert [line for line in commands if not is_command([one for one in shlex.split(line) if one != "--help"])] == []
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert (path.parent / link).exists(), link

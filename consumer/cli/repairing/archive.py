@@ -44,7 +44,7 @@ T = TypeVar("T")
 FILES_MAX: Final = 1000
 
 Folder = Annotated[
-    Path | None, typer.Option("--archive", metavar="DIR", help="Folder of the archives; or CONSUMER_ARCHIVE_DIR.")
+    str | None, typer.Option("--archive", metavar="DIR", help="Folder of the archives; or CONSUMER_ARCHIVE_DIR.")
 ]
 
 
@@ -193,9 +193,11 @@ def _age(text: str) -> timedelta:
         raise UsageError(f"--older-than {error}") from error
 
 
-def _folder(given: Path | None, settings: Settings, *, writes: bool = True) -> Path:
-    folder = given or settings.archive_dir
-    if folder is None:
+def _folder(given: str | None, settings: Settings, *, writes: bool = True) -> Path:
+    """The folder that was named. An empty name is none, and not the current folder: a shell makes it of a variable that
+    only the roles have. Raises UsageError."""
+    folder = settings.archive_dir if given is None else Path(given)
+    if folder is None or given == "":
         raise UsageError("where to? --archive DIR, or CONSUMER_ARCHIVE_DIR")
     if writes and folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise UsageError("the folder of the archives cannot be written", folder=str(folder))
