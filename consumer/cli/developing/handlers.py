@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app.options import option_problems
-from consumer.cli.consent import actor
+from consumer.cli.consent import Reason, actor, checked_reason
 from consumer.cli.cures import replay_command
 from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.provenance import requirement, unreachable
@@ -33,7 +33,6 @@ app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_
 app.command("try")(try_handler)
 app.command("simulate")(simulate_module)
 Name = Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")]
-Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
 
 
 @app.command("list")
@@ -158,14 +157,14 @@ def new(
 @app.command()
 def pause(name: Name, reason: Reason, as_json: Json = False) -> None:
     """Stop a handler; its runs wait and nothing else is held up."""
-    run(_set(name, reason, paused=True))
+    run(_set(name, checked_reason(reason), paused=True))
     _said(name, "paused", as_json)
 
 
 @app.command()
 def resume(name: Name, reason: Reason, as_json: Json = False) -> None:
     """Let a paused handler go on with what waited, oldest first."""
-    run(_set(name, reason, paused=False))
+    run(_set(name, checked_reason(reason), paused=False))
     _said(name, "running", as_json)
 
 

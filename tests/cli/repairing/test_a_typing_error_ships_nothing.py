@@ -52,6 +52,33 @@ def test_what_nobody_has_is_no_empty_answer(desk: Desk, words: tuple[str, ...], 
     assert told.count("\n") == 1
 
 
+def test_a_folder_without_a_name_is_not_the_current_one(desk: Desk, tmp_path: Path) -> None:
+    """`--archive "$CONSUMER_ARCHIVE_DIR"`, typed where only the roles have that."""
+    desk.call("db", "upgrade")
+    for words in (("prune", "--older-than", "90d", "--yes"), ("events", "export")):
+        told = desk.call(*words, "--archive", "", CONSUMER_ARCHIVE_DIR=str(tmp_path / "kept"))
+        assert (told.returncode, told.stdout) == (2, ""), words
+        assert "where to? --archive DIR" in told.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("handlers", "pause", "fulfilment:order_paid"),
+        ("handlers", "resume", "fulfilment:order_paid"),
+        ("dead", "redrive", "--all"),
+        ("quarantine", "discard", "--because", "flooded"),
+        ("replay", "cancel", "rpl_1"),
+        ("say", "fulfilment.released", "A-1"),
+    ],
+)
+def test_a_reason_says_something(desk: Desk, words: tuple[str, ...]) -> None:
+    desk.call("db", "upgrade")
+    told = desk.call(*words, "--reason", "  ")
+    assert told.returncode == 2, told
+    assert "--reason must say why" in told.stderr
+
+
 @pytest.mark.parametrize("words", [("events", "list"), ("dead", "list"), ("replay", "plan")])
 @pytest.mark.parametrize(
     ("window", "said"),
