@@ -62,7 +62,8 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
     database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
     try:
         await schema.upgrade(database)
-        found = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        (tmp_path / "kept" / ".part-0.jsonl.gz").touch()  # somebody still writes that
+        found = await asyncio.to_thread(desk.ask, "events", "import", "--missing", str(tmp_path / "kept"))
         assert found["events"] == len(await rows(database, EVENTS)) > 10
         assert [(one["event_id"], one["handler"], one["status"]) for one in await rows(database, RUNS)] == ran
         assert await told(database) == was_told
@@ -71,6 +72,9 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         assert await told(database) == was_told, "nothing goes out"
         again = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
         assert (again["events"], again["bodies"], again["missing"]) == (0, 0, 0)
+        (tmp_path / "none").mkdir()
+        told_so = await asyncio.to_thread(desk.ask, "events", "import", str(tmp_path / "none"), code=2)
+        assert "no archive lies in this folder" in told_so
         await asyncio.to_thread(desk.ask, "audit", "export", str(tmp_path / "again.jsonl"))
         assert (await asyncio.to_thread(desk.ask, "audit", "verify", str(tmp_path / "again.jsonl")))["verified"]
         async with database.transaction() as session:

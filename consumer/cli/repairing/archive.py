@@ -104,7 +104,9 @@ def export_events(archive: Folder = None, as_json: Json = False) -> None:
 
 @events_app.command("import")
 def import_events(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Archives; or one `audit export`.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE|DIR...", help="Archives; or one `audit export`; or a folder of them.")
+    ],
     missing: Annotated[
         bool,
         typer.Option("--missing", help="Also events that the ledger lacks, as they were, with their runs; no `work`."),
@@ -113,6 +115,7 @@ def import_events(
 ) -> None:
     """Bring the bodies in archives back. Each file is verified before anything of it comes in; again changes nothing.
     Exit 1 when a file holds events that the ledger lacks."""
+    files = [one for given in files for one in _files_of(given)]
     if len(files) > FILES_MAX:
         raise UsageError("too many files at once", most=FILES_MAX)
     output = Output(as_json)
@@ -144,6 +147,18 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
         async with database.transaction() as session:
             if lacking := await bodies.take_first_walks(session, found.first_walks):
                 output.line(f"{lacking} events of the export are lacking: give all of its files before the roles start")
+    return found
+
+
+def _files_of(given: Path) -> Sequence[Path]:
+    """Those of a folder, where it is one: where no shell is in between, as in a pod, nobody expands `DIR/*`. What is
+    still being written there has a name that begins with a dot. Raises UsageError for a folder that holds none."""
+    try:
+        found = sorted(given.glob("[!.]*.jsonl*")) if given.is_dir() else [given]
+    except OSError:
+        return [given]  # reading it says why
+    if not found:
+        raise UsageError("no archive lies in this folder", folder=str(given))
     return found
 
 
