@@ -41,8 +41,8 @@ class BrokenPlugin:
 class Registry:
     """The handlers of this process, by name and by event type.
 
-    `absent` handlers are known to the ledger but not here, because their plugin is broken or a newer version of the
-    code brought them: their runs are stored and wait, nothing is skipped silently (cases H8, O9).
+    `absent` handlers are not run here, because their plugin is broken, a newer version of the code brought them, or
+    they are built in and were left out: their runs are stored and wait, nothing is skipped silently (cases H8, O9).
     """
 
     def __init__(
@@ -103,12 +103,14 @@ def load_registry(
 ) -> Registry:
     """Load every plugin that is installed, and the `extra` modules (by plugin name).
 
-    `allowed`: names of handlers or plugins (None: all). `renamed`: a handler's new name to the name under which the
+    `allowed`: names of handlers or plugins (None: all). Of the built-in ones that it leaves out the work waits: what was
+    paid meanwhile would be lost to who names them again. `renamed`: a handler's new name to the name under which the
     ledger knows it (case H7). A plugin that fails to import, or that brings a name twice, is broken: it harms nobody.
     Of two packages that bring a plugin of one name neither is loaded: nobody could say whose events these are. What
     this package brings itself comes first: no other can take a built-in's name, or that of its handlers.
     """
     handlers: dict[str, Handler] = {}
+    left_out: list[Handler] = []
     broken: list[BrokenPlugin] = []
     found: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
@@ -131,9 +133,10 @@ def load_registry(
             broken.append(BrokenPlugin(plugin, told_import(error, modules, REASON_MAX_CHARS)))
             continue
         handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
+        left_out += [one for one in loaded if plugin in own and one.name not in handlers]
     broken += [BrokenPlugin(name, f"{_brought(found[name])}; the built-in one is loaded") for name in sorted(own)
                if _is_ambiguous(found[name])]  # fmt: skip
-    return Registry(tuple(handlers.values()), broken)
+    return Registry(tuple(handlers.values()), broken, left_out)
 
 
 @contextmanager

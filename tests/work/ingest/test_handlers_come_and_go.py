@@ -137,6 +137,24 @@ async def test_a_broken_plugins_work_waits_for_its_repair(sqlite_ledger: Databas
     assert seen == ["evt_1", "evt_2", "evt_3"]
 
 
+# case: H8, G13
+@pytest.mark.parametrize("allowed", [["access"], ["access", "fulfilment:order_expired"]])
+async def test_the_work_of_built_ins_that_are_left_out_waits_for_them(
+    sqlite_ledger: Database, broker: Broker, allowed: list[str]
+) -> None:
+    """What was paid while `CONSUMER_HANDLERS` left them out is fulfilled when they are named again."""
+    shop = Workshop(sqlite_ledger, broker, [])
+    shop.registry = load_registry(allowed)
+    await shop.publish(order_paid(1))
+    async with shop.working():
+        await eventually(lambda: shop.count("fulfilment:order_paid", "retrying", 1))
+    async with sqlite_ledger.reading() as session:
+        assert (await health.figures(session, shop.clock.now())).gone_handlers == {"fulfilment:order_paid": 1}
+    shop.registry = load_registry(["fulfilment"])
+    async with shop.working():
+        await eventually(lambda: shop.count("fulfilment:order_paid", "succeeded", 1))
+
+
 # case: H7, R12
 async def test_what_a_handler_that_is_gone_left_is_told_and_given_up_and_taken_back(
     database: Database, broker: Broker
