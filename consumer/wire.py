@@ -28,6 +28,8 @@ SEED = "seed"
 """The plan under which history is taken in: it sets state and causes no effect (case B30)."""
 REPLAY = "rpl_"
 """What the ids of replay plans begin with."""
+_KEY = ":key"
+"""No HTTP header is called so."""
 _TRUSTS = {one.value.encode(): one for one in Trust}
 _SOURCES = {one.value.encode(): one for one in Source}
 OWN_FIELDS = {"order": "order_id", "subscription": "subscription_id", "customer": "customer", "object": "object_id"}
@@ -113,6 +115,20 @@ def unpack_event(key: bytes, value: bytes, headers: Mapping[str, bytes], locator
         delivery_id=_text(headers, "delivery_id"),
         traceparent=_text(headers, "traceparent") or None,
     )
+
+
+def kept_record(key: bytes, headers: Mapping[str, bytes]) -> dict[str, str]:
+    """What a record of topic events says beside its value, as the headers of a delivery that is kept."""
+    said = {_KEY: key, **headers}
+    return {name: value.decode("utf-8", "replace") for name, value in said.items()}
+
+
+def record_again(raw: bytes, kept: Mapping[str, str]) -> Packed | None:
+    """The record that was kept so; None for a delivery of somebody's, whose headers are HTTP's."""
+    if _KEY not in kept:
+        return None
+    headers = {name: value for name, value in kept.items() if name != _KEY}
+    return Packed(key=kept[_KEY].encode(), value=raw, headers=_encoded(headers))
 
 
 def plan_of(headers: Mapping[str, bytes]) -> str | None:

@@ -103,9 +103,9 @@ def load_registry(
 ) -> Registry:
     """Load every plugin that is installed, and the `extra` modules (by plugin name).
 
-    `allowed`: names of handlers or plugins (None: all). Of the built-in ones that it leaves out the work waits: what was
-    paid meanwhile would be lost to who names them again. `renamed`: a handler's new name to the name under which the
-    ledger knows it (case H7). A plugin that fails to import, or that brings a name twice, is broken: it harms nobody.
+    `allowed`: names of handlers or plugins (None: all). Of built-in ones that it leaves out the work waits: who names
+    them again wants what was paid meanwhile. `renamed`: a handler's new name to the name under which the ledger
+    knows it (case H7). A plugin that fails to import, or that brings a name twice, is broken: it harms nobody.
     Of two packages that bring a plugin of one name neither is loaded: nobody could say whose events these are. What
     this package brings itself comes first: no other can take a built-in's name, or that of its handlers.
     """

@@ -27,7 +27,7 @@ from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, reason_of
 from consumer.settings import Role, Settings
-from consumer.wire import pack_delivery
+from consumer.wire import pack_delivery, record_again
 
 ID_MAX = 2**63 - 1
 
@@ -123,7 +123,7 @@ def retry(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Have these taken in again, as if they had just come: the service is asked about each."""
+    """Have these taken in again, as if they had just come: the service is asked about each that nobody has proved."""
     settings = settings_for(Role.OPERATE)
     rows, more = _chosen(settings, _one(given, number), because, application, limit)
     because_of = checked_reason(reason)
@@ -228,13 +228,19 @@ async def _publish(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
     try:
         await connect(broker, settings)
         for row in rows:
+            # A record that `work` knew no application for was proved before: it goes back to where it came from.
+            kept = record_again(row.raw, orjson.loads(row.headers)) if _is_unknown(row) else None
             known = settings.application(row.application)
             locators = known.locators if known is not None else Locators()
-            packed = pack_delivery(_delivery(row, now, locators), locators)
+            packed = kept or pack_delivery(_delivery(row, now, locators), locators)
             message = Message(key=packed.key, value=packed.value, headers=packed.headers)
-            await broker.publish(log_parts.topic(settings, "deliveries"), message)
+            await broker.publish(log_parts.topic(settings, "events" if kept else "deliveries"), message)
     finally:
         await broker.stop()
+
+
+def _is_unknown(row: QuarantineRow) -> bool:
+    return reason_of(row.reason) is Reason.UNKNOWN_APPLICATION
 
 
 def _delivery(row: QuarantineRow, now: datetime, locators: Locators) -> Delivery:

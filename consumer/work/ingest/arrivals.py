@@ -16,7 +16,7 @@ from consumer.events import Delivery, Event, Locators, Source
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.log_positions import Place
 from consumer.reason import Reason
-from consumer.wire import is_replay, plan_of, unpack_event
+from consumer.wire import is_replay, kept_record, plan_of, unpack_event
 from consumer.work.unit_of_work import Incoming
 
 NAME_CHARS = 100
@@ -92,13 +92,14 @@ def heard_late(arrived: Sequence[Incoming], new: Mapping[EventKey, int], now: da
 
 
 def as_delivery(record: Record, application: str) -> Delivery:
-    """A record that is no event, to be kept raw by its place in the log."""
+    """A record that is not taken in, to be kept by its place in the log, with all that it takes to be sent again."""
     place = f"{record.partition.topic}/{record.partition.number}/{record.offset}"
     return Delivery(
         application=application[:64],
         id=place[-100:],
         raw=record.value,
         received_at=record.published_at,
+        headers=kept_record(record.key, record.headers),
     )
 
 

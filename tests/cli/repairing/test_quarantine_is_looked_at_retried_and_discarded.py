@@ -12,15 +12,18 @@ import pytest
 from sqlalchemy import select
 
 from consumer.broker import EmbeddedBroker
+from consumer.broker.base import Partition, Record
 from consumer.cli.repairing import quarantine as cli_quarantine
 from consumer.clock import SystemClock
-from consumer.events import Delivery
+from consumer.events import Delivery, Locators, Source, Trust, build_event
 from consumer.ledger import Database
 from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import HintRow, QuarantineRow
 from consumer.reason import Reason
 from consumer.settings import Settings
 from consumer.sync.confirm.hints import HintConsumer
+from consumer.wire import pack_event
+from consumer.work.ingest.arrivals import understood
 from tests.support.desk import Desk
 from tests.support.ports import eventually
 
@@ -201,3 +204,58 @@ def test_what_a_filter_leaves_out_is_there_all_the_same(desk: Desk, environ: dic
     assert told == "nothing in quarantine of shop\n"
     told = desk.call("quarantine", "list", "--application", "shop", "--json", CONSUMER_APPLICATIONS=both).stdout
     assert json.loads(told)["groups"] == {}
+
+
+async def _unknown_at_work(environ: dict[str, str], record: Record) -> None:
+    """A `work` that was not told of the application yet takes the record in."""
+    database = Database(environ["CONSUMER_DATABASE_URL"])
+    taken = understood(record, {"default": Locators()})
+    assert isinstance(taken, tuple)
+    assert taken[1] is Reason.UNKNOWN_APPLICATION
+    async with database.transaction() as session:
+        await quarantine.put(session, [taken], NOW)
+    await database.stop()
+
+
+async def _on_topic_events(path: Path) -> list[Record]:
+    broker, found = EmbeddedBroker(path), list[Record]()
+    await broker.start()
+    subscription = broker.subscribe(("payments.events",), "reader")
+    await subscription.start()
+
+    async def is_there() -> bool:
+        found.extend(await subscription.poll(10, 0.1))
+        return bool(found)
+
+    await eventually(is_there, within_s=20, what="a record is there")
+    await subscription.stop()
+    await broker.stop()
+    return found
+
+
+# case: G13, G8
+def test_what_work_knew_no_application_for_is_told_and_goes_back_as_it_was(
+    desk: Desk, environ: dict[str, str], tmp_path: Path
+) -> None:
+    """It was answered with 200, and where nobody has API credentials it comes by no other way."""
+    desk.call("db", "upgrade")
+    body = b'{"id":"evt_1","type":"order.paid","data":{"object":{"order_id":"A-1"}}}'
+    event = build_event(
+        body, Locators(), application="club", trust=Trust.SIGNED, source=Source.WEBHOOK, received_at=NOW,
+        delivery_id="dlv_1",
+    )  # fmt: skip
+    sent = pack_event(event)
+    asyncio.run(
+        _unknown_at_work(
+            environ,
+            Record(partition=Partition("payments.events", 0), offset=7, key=sent.key, value=sent.value,
+                   headers=sent.headers, published_at=NOW),
+        )
+    )  # fmt: skip
+    assert "records_refused" in desk.call("status", "--json").stdout
+    done = desk.ask("quarantine", "retry", "--because", "unknown_application", "--reason", "it is known now", "--yes")
+    assert (len(done["retried"]), done["again"]) == (1, [])
+    [came] = asyncio.run(_on_topic_events(tmp_path / "log.db"))
+    assert (came.key, came.value, dict(came.headers)) == (sent.key, sent.value, dict(sent.headers))
+    assert "records_refused" not in desk.call("status", "--json").stdout
+    assert asyncio.run(_hints(environ)) == []
