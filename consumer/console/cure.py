@@ -7,6 +7,10 @@ from typing import Final
 
 UNRESOLVED: Final = "unresolved_subscriber"
 """The kind of finding about a live subscription of which nobody knows whose it is."""
+BRAKE: Final = "brake"
+"""The kind of finding about revocations that are stopped."""
+CURED: Final = frozenset({UNRESOLVED, BRAKE})
+"""These end by a word that mends their cause."""
 
 
 def command(words: str, *given: str, options: str = "") -> str:
@@ -39,11 +43,13 @@ def lift(customer: str, hold: str, application: str = "default") -> str:
 
 
 def settle(subject: str, kind: str, application: str = "default") -> str:
-    """What a finding waits for: the word that mends its cause, where there is one (case A36), else that a person closes
-    it."""
+    """What a finding waits for: the word that mends its cause, where there is one (cases A36, B31), else that a person
+    closes it."""
     if kind == UNRESOLVED:
         options = _reasoned(application, "--set customer=…")
         return command("consumer say access.customer_attached", subject, options=options)
+    if kind == BRAKE:
+        return command("consumer say access.brake_released", subject, options=_reasoned(application))
     return command("consumer findings close", subject, kind, options=_reasoned(application))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from consumer.console.invariants.orders import Findings, is_seen
+from consumer.console.invariants.orders import Findings, is_open, is_seen
 from handlers.access.policy import Policy
 from handlers.access.rules import Decision, OperatorSource, decide
 from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Subscription
@@ -75,7 +75,7 @@ def of_customer(one: Customer, policy: Policy, findings: Findings, application: 
     then, lately = _decided(one, policy, as_of), _decided(one, policy, max(as_of, now - SLACK))
     for name, row in one.standing.items():
         if row["braked"]:
-            broken += ["brake_unseen"] * (not is_seen(findings, "brake", application))
+            broken += ["brake_unseen"] * (not is_open(findings, "brake", application))
             continue
         should, later = then.get(name), lately.get(name)
         if should is None or should.allowed == row["allowed"]:

@@ -51,7 +51,7 @@ CURES: Final[Mapping[str, tuple[str, str]]] = {
     "access_without_source": ("access is given, and nothing gives it", RECHECK),
     "access_withheld": ("access is refused, though something gives it", RECHECK),
     "deadline_missed": ("a deadline of this access has passed, and nothing was decided", RECHECK),
-    "brake_unseen": ("a revocation was stopped, and no finding says so",
+    "brake_unseen": ("a revocation was stopped, and no open finding says so",
                      "consumer say access.brake_released {application} --application {application} --reason …"),
     "unresolved_unseen": ("a live subscription of nobody, and no finding says so", ATTACH),
     "unmapped_unseen": ("a live subscription whose price grants nothing, and no finding says so", RECHECK),

@@ -14,7 +14,7 @@ from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
-from consumer.console.cure import UNRESOLVED, discard, release, settle, unfulfillable
+from consumer.console.cure import BRAKE, UNRESOLVED, discard, release, settle, unfulfillable
 from consumer.console.find import near as near_names
 from consumer.errors import NotFound, TermsDiffer, UsageError
 from consumer.ledger.handling.requests import requests
@@ -49,6 +49,7 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
         case "access.finding_closed":
             await _finding(session, access.FINDINGS, subject, data["kind"], application)
             await _not_nobodys(session, subject, data["kind"], application)
+            await _not_braked(session, subject, data["kind"], application)
         case "access.customer_attached":
             await _subscription(session, subject, application)
         case "access.hold_lifted" | "access.complimentary_ended":
@@ -134,6 +135,14 @@ async def _not_nobodys(session: AsyncSession, subscription_id: str, kind: str, a
         raise UsageError(
             "somebody pays for this subscription, and nobody has its access: this closes when it is said whose it is",
             next=settle(subscription_id, kind, application),
+        )
+
+
+async def _not_braked(session: AsyncSession, subject: str, kind: str, application: str) -> None:
+    """Closing it would leave who has ended with access for good, and nothing that says so."""
+    if kind == BRAKE and await _rows(session, access.ENTITLEMENTS, application, braked=True):
+        raise UsageError(
+            "revocations are stopped: this closes when they are let go", next=settle(subject, kind, application)
         )
 
 

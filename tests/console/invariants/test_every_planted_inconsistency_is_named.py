@@ -205,6 +205,11 @@ PLANTED: dict[str, tuple[str, str, Plant]] = {
         "after_end_unseen", "sub_ended", sql("DELETE FROM access_finding WHERE kind = 'charged_after_end'")),
     "a stopped revocation, unseen": (
         "brake_unseen", "cus_1", sql("UPDATE access_entitlement SET braked = true WHERE customer = 'cus_1'")),
+    "a stopped revocation whose finding was closed by hand": (
+        "brake_unseen", "cus_1", sql(
+            "UPDATE access_entitlement SET braked = true WHERE customer = 'cus_1'",
+            "INSERT INTO access_finding (application, kind, subject, detail, opened_at, closed_at, closed_by) VALUES "
+            "('default', 'brake', 'default', '{}', '2026-01-01 00:00:00.000000', '2026-01-02 00:00:00.000000', 'op')")),
     "events that are in no book": (
         "projection_dead", "fulfilment:order_paid", sql(
             "INSERT INTO runs (event_id, application, handler, seq, key, status, blocking, attempts, code_version, "

@@ -267,6 +267,9 @@ async def test_a_stopped_revocation_can_be_released(sqlite_ledger: Database, pro
     await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE", **record}))
     await projections.feed(observed("subscription:S1", 2, {"status": "PAST_DUE", **record}))
     assert (await projections.row(ENTITLEMENTS))["braked"]
+    with pytest.raises(UsageError, match="revocations are stopped") as refused:  # who has ended would keep access
+        await speak(sqlite_ledger, "access.finding_closed", "default", kind="brake")
+    assert "consumer say access.brake_released default --reason" in refused.value.line()
     await speak(sqlite_ledger, "access.brake_released", "access")
     await projections.relay()
     assert not (await projections.row(ENTITLEMENTS))["allowed"]
