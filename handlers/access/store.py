@@ -100,9 +100,10 @@ async def _queues(ctx: Context, event: Event, subscription_id: str, policy: Poli
     """The queues an operator sees: an unresolved subscriber, an unmapped price, money after the end, and one that the
     service says it does not have."""
     before, after, at = change.before, change.after, event.received_at
-    if after.charged_after_end and not before.charged_after_end:
+    is_further = before.charged_after_end and _is_charged_later(before, after)
+    if is_further or (after.charged_after_end and not before.charged_after_end):
         detail = {"renewed_at": _plain(after.renewed_at), "ended_at": _plain(after.ended_at)}
-        await open_finding(ctx, FINDINGS, "charged_after_end", subscription_id, at, detail)
+        await open_finding(ctx, FINDINGS, "charged_after_end", subscription_id, at, detail, anew=is_further)
     if after.is_live and after.customer is None and (not before.is_live or before.customer is not None):
         ctx.log.warning("unresolved_subscriber", subscription_id=subscription_id)
         detail = {"session_id": after.session_id, "order_id": after.order_id}
@@ -115,6 +116,14 @@ async def _queues(ctx: Context, event: Event, subscription_id: str, policy: Poli
     if before.is_unreadable and (is_over or not after.is_unreadable):
         await close_finding(ctx, FINDINGS, "unreadable_subscription", subscription_id, at)
     await _mapping(ctx, event, subscription_id, policy, change)
+
+
+def _is_charged_later(before: Subscription, after: Subscription) -> bool:
+    """Whether a charge was heard of that is newer than the last one, and after the end: what an operator closed was
+    about the one before. Pure."""
+    if after.renewed_at is None or after.renewed_at == before.renewed_at:
+        return False
+    return after.ended_at is None or after.renewed_at >= after.ended_at
 
 
 async def _mapping(ctx: Context, event: Event, subscription_id: str, policy: Policy, change: Change) -> None:

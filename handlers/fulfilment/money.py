@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -23,12 +24,20 @@ async def judge_payments(ctx: Context, event: Event, order_id: str, *heard_of: F
     found = set((await ctx.session.execute(select(PAYMENTS.c.payment_id).where(_of_order(ctx, order_id)))).scalars())
     if order is not None and order["payment_id"] is not None:
         found.add(order["payment_id"])
-    detail = {"payments": sorted(found)}
     if len(found) > 1:
-        await open_finding(ctx, FINDINGS, "duplicate_payment", order_id, event.received_at, detail)
+        await _show(ctx, event, "duplicate_payment", order_id, found)
     if order is None or order["paid_at"] is None:
-        await open_finding(ctx, FINDINGS, "orphan_payment", order_id, event.received_at, detail)
+        await _show(ctx, event, "orphan_payment", order_id, found)
         ctx.request_read("order", order_id)
+
+
+async def _show(ctx: Context, event: Event, kind: str, order_id: str, payments: Collection[str]) -> None:
+    """What an operator closed was about the payments that he saw: one that came since is another occasion."""
+    key = (FINDINGS.c.application == ctx.application) & (FINDINGS.c.kind == kind) & (FINDINGS.c.subject == order_id)
+    known = (await ctx.session.execute(select(FINDINGS.c.detail).where(key))).scalar() or {}
+    is_news = not set(payments) <= set(known.get("payments", ()))
+    detail = {"payments": sorted(payments)}
+    await open_finding(ctx, FINDINGS, kind, order_id, event.received_at, detail, anew=is_news)
 
 
 async def judge_proof(ctx: Context, event: Event, order_id: str, payment_id: str | None, change: Change) -> None:

@@ -433,3 +433,22 @@ async def test_money_of_another_application_is_another_world(orders: Projections
     await orders.feed(payment("p3", 4, order_id=None, order={"id": "so1"}))
     [row] = await orders.rows(PAYMENTS, payment_id="p3")
     assert row["order_id"] is None, "the order with this id of the service is the other application's"
+
+
+@pytest.mark.parametrize("kind", ["duplicate_payment", "orphan_payment"])
+async def test_a_further_payment_after_an_operator_settled_the_others_is_shown_again(
+    orders: Projections, kind: str
+) -> None:
+    # case: F29, F28
+    if kind == "duplicate_payment":
+        await orders.feed(said("order.paid", "evt_1", order_id="A1", payment_id="p1"))
+    await orders.feed(payment("p1", 1), payment("p2", 2))
+    refunded = {"kind": kind, "by": "op", "reason": "refunded"}
+    settled = own("fulfilment.finding_closed", "object:A1", refunded)
+    await orders.feed(settled)
+    assert (kind, "A1") not in await open_kinds(orders)
+    await orders.feed(payment("p2", 3, more="of the same"))
+    assert (kind, "A1") not in await open_kinds(orders), "what was settled stays so"
+    await orders.feed(payment("p3", 4))
+    assert (kind, "A1") in await open_kinds(orders), "this money was not given back"
+    assert (await orders.row(FINDINGS, kind=kind))["detail"] == {"payments": ["p1", "p2", "p3"]}
