@@ -3,7 +3,7 @@
     fact                          effect                                                           case
     subscription.created          heard of; ACTIVE for now only if nobody answers the read         A1 A6
     the service has no such one   nothing ends by it; nothing is granted unread either             A47 A53
-    subscription.renewed          the same, of one that is PAST_DUE                                A10 A41
+    subscription.renewed          the same, of one that is PAST_DUE or was never read              A6 A10 A41
     a read                        the newest version is the state                                  A5 A7 A10 A17 A40
     any other event               asks for a read; payloads say that something changed, not what   U29
 

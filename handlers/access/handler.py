@@ -124,7 +124,7 @@ async def _hinted(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
     change = await apply(ctx, event, id_, policy, fact)
     if change.after.status != ENDED:
         ctx.request_read("subscription", id_)
-    if event.type == "subscription.renewed" and change.after.status == PAST_DUE:
+    if event.type == "subscription.renewed" and change.after.status in (None, PAST_DUE):
         _unless_read(event, ctx, policy, id_)
 
 

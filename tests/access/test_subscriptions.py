@@ -708,6 +708,35 @@ async def test_a_charge_at_the_moment_of_the_end_is_flagged_in_either_order(shop
     assert await shop.findings() == {("charged_after_end", "S1")}
 
 
+async def test_a_further_charge_after_an_operator_settled_the_last_one_is_shown_again(shop: Shop) -> None:
+    # case: A22
+    await shop.reads("ACTIVE")
+    await shop.happens("ended", end_reason="MERCHANT_CANCELED")
+    await shop.happens("renewed")
+    await shop.word("access.finding_closed", "object:S1", kind="charged_after_end", by="op", reason="refunded")
+    assert await shop.findings() == set()
+    await shop.happens("renewed", at=shop.now - timedelta(days=1))
+    assert await shop.findings() == set(), "old news: of before the end"
+    await shop.pass_time(days=30)
+    await shop.happens("renewed")
+    assert await shop.findings() == {("charged_after_end", "S1")}, "this one was not given back"
+    assert not await shop.allowed()
+
+
+async def test_a_charge_of_one_that_was_never_read_counts_when_no_read_comes(shop: Shop) -> None:
+    """Its `subscription.created` may be lost for good, where nobody has API credentials."""
+    # case: A6, A34
+    await shop.happens("renewed")
+    assert not await shop.allowed(), "a read says it better"
+    await shop.pass_time(seconds=4)
+    assert await shop.reasons() == ["provisional:S1"]
+    await shop.denies("S2")
+    await shop.happens("renewed", "S2", customer_reference="cus_2")
+    await shop.denies("S2")
+    await shop.pass_time(seconds=4)
+    assert not await shop.allowed(customer="cus_2"), "a test event's (case A47)"
+
+
 async def test_a_charge_while_past_due_counts_when_no_read_comes(shop: Shop) -> None:
     # case: A10, A34, A41
     await shop.reads("ACTIVE")
