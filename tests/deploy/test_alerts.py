@@ -200,6 +200,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerUnprovedFills", "unproved_fills"),
             ("ConsumerRecordsRefused", "records_refused"),
             ("ConsumerHandlersGone", "handlers_gone"),
+            ("ConsumerDecisionsLate", "decisions_late"),
             ("ConsumerRoleRestarts", "role_restarts"),
             ("ConsumerRoleSlow", "role_slow"),
             ("ConsumerUnaccounted", "unaccounted"),

@@ -34,6 +34,20 @@ from consumer.plugin import handles
 async def wrap(event, ctx):
     raise RuntimeError("there is no paper yet")
 """
+PUTS_OFF = """
+from consumer.plugin import RetryLater, handles
+
+@handles("access.granted", name="gifts:wrap")
+async def wrap(event, ctx):
+    raise RetryLater(5)
+"""
+GIVES = """
+from consumer.plugin import handles
+
+@handles("access.granted", name="gifts:wrap")
+async def wrap(event, ctx):
+    ctx.log.info("given")
+"""
 BROKEN = "import there_is_no_such_module\n"
 MENDED = """
 from consumer.plugin import handles
@@ -149,6 +163,19 @@ async def _take_away(scene: Scene) -> None:
     scene.names["NAME"] = HANDLER
 
 
+async def _put_off(scene: Scene) -> None:
+    """A customer subscribed twenty minutes ago, and who opens the door says each time: later."""
+    await _deploy(PUTS_OFF)(scene)
+    scene.found.subscribe()
+
+    async def waits() -> bool:
+        return scene.in_ledger("SELECT count(*) FROM runs WHERE handler = ? AND status = 'retrying'", HANDLER) == [(1,)]
+
+    await eventually(waits, within_s=60, what="a run of it waits")
+    scene.in_ledger(f"UPDATE runs SET created_at = {LONG_AGO} WHERE handler = ?", HANDLER)
+    scene.names["NAME"] = HANDLER
+
+
 async def _leave_a_plan(scene: Scene) -> None:
     """An `apply` is killed right after it began, and its lease is over."""
     plan = json.loads(await scene.type("replay", "plan", "--json"))["id"]
@@ -231,6 +258,10 @@ WORK: tuple[Drill, ...] = (
     drill("a role is slow", "RoleSlow", strike=_starve, cure=_feed, names=("NAME",)),
     drill("the warehouse is away", "HandlerWaiting", strike=_close_warehouse, cure=_open_warehouse),
     drill("a handler gave up", "DeadRuns", strike=_no_paper, cure=_paper, names=("NAME",)),
+    drill(
+        "a handler puts off what was decided", "DecisionsLate",
+        strike=_put_off, cure=_deploy(GIVES), names=("NAME",),
+    ),
     drill(
         "an order was paid with too little", "FindingsOpen",
         strike=_mismatch, cure=nothing, names=("WORD", "SUBJECT"),

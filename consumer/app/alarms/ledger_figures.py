@@ -9,6 +9,7 @@ from collections import defaultdict
 
 from consumer.clock import Clock
 from consumer.console.alarms import standing
+from consumer.console.alarms.late_decisions import late_decisions
 from consumer.console.alarms.queues import queues
 from consumer.console.alarms.unfulfilled import unfulfilled
 from consumer.console.alarms.unread import overdue
@@ -116,6 +117,7 @@ async def _show_standing(database: Database, metrics: Metrics, unproved_max_byte
     """Set the gauge of each code that `status` would say of these figures."""
     async with database.reading() as session:
         figures = await health.figures(session, await shared_time(session))
-        wrong = standing.wrong(figures, unproved_max_bytes, await processes.listed(session))
+        late = await late_decisions(session, figures.at)
+        wrong = standing.wrong(figures, unproved_max_bytes, await processes.listed(session), late)
     for code in standing.CODES:
         metrics.status_code.labels(code, "").set(code in wrong)

@@ -26,6 +26,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, looking, run
+from consumer.console.alarms.late_decisions import late_decisions
 from consumer.console.alarms.queues import queues
 from consumer.console.alarms.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.alarms.unread import Unread, overdue, unread
@@ -193,6 +194,7 @@ async def look(settings: Settings, problems: Sequence[str]) -> Look:
             without = [one.name for one in settings.applications if not one.has_credentials]
             found.lost = await unread(session, without, figures.at)
             late_reads = await overdue(session, figures.at)
+            late = await late_decisions(session, figures.at)
             broken = await accounts.wrong(session, figures.at)
             open_queues = await queues(session)
             memories = await remembered(session, settings)
@@ -227,6 +229,7 @@ async def look(settings: Settings, problems: Sequence[str]) -> Look:
         unproved_max_bytes=settings.unproved_max_bytes,
         last_pass=last_pass,
         late_reads=late_reads,
+        late=late,
         accounts=broken,
         unwritable=None if refused is None or forbidden is not None else _unwritable(refused),
     )

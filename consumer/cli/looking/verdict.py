@@ -13,6 +13,8 @@ from consumer.cli.looking.evidence.signatures import ADVICE, Refused, are_ours, 
 from consumer.cli.looking.evidence.workers import judge_workers
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.alarms import standing
+from consumer.console.alarms.late_decisions import MISSED as PASSED_BY
+from consumer.console.alarms.late_decisions import LateDecision
 from consumer.console.alarms.queues import Queue
 from consumer.console.alarms.unfulfilled import HELD, Waiting
 from consumer.console.alarms.unread import Overdue
@@ -68,13 +70,15 @@ def judge(
     last_pass: LastPass | None = None,
     unwritable: Finding | None = None,
     late_reads: Sequence[Overdue] = (),
+    late: Sequence[LateDecision] = (),
     accounts: Mapping[str, Account] | None = None,
 ) -> list[Finding]:
     """What is wrong, worst first; empty when all is well. `walk_late_s`: how old a complete walk may be. `log`: what
     is wrong with the log (`judge_log`). `processes`, `expected`, `expected_within`: see `alive`. `shippers`: the
     handlers that could fulfil an order. `last_pass`: how archiving last went. `unwritable`: the ledger takes no write,
-    so nobody can tell it that he lives. `late_reads`: the longest wait of each application that is read. `accounts`: by
-    application, what of money and access is not as it should be."""
+    so nobody can tell it that he lives. `late_reads`: the longest wait of each application that is read. `late`: what
+    handlers of decisions have not done for long. `accounts`: by application, what of money and access is not as it
+    should be."""
     found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
     if unwritable is not None:
         found.append(unwritable)
@@ -119,6 +123,7 @@ def judge(
     wrong = standing.wrong(figures, unproved_max_bytes)
     if "handlers_gone" in wrong:
         found.append(Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers)))
+    found += [Finding(Grade.DEGRADED, "decisions_late", _late(one, figures.at)) for one in late]
     if (half := figures.half_applied) is not None:
         text = begun(half.plan, renews_keys=half.renews_keys)
         found.append(Finding(Grade.DEGRADED, "plan_half_applied", text))
@@ -171,6 +176,16 @@ def _gone(waits: Mapping[str, int]) -> str:
     """Not stuck: it is over when somebody brings the handler back, or gives its runs up (cases H7, H8)."""
     names = ", ".join(f"{name} ({count})" for name, count in sorted(waits.items()))
     return f"runs wait for a handler nobody has: {names}; `consumer dead discard --handler NAME` gives them up"
+
+
+def _late(one: LateDecision, now: datetime) -> str:
+    """Somebody paid and does not get it, or goes on after the end (cases A1, A13, O5)."""
+    age = f"the oldest for {_age_s(one.oldest_at, now) / 60:.0f} min"
+    if one.reason == PASSED_BY:
+        cure = f"it was not there: `{replay_command(one.handler, since=one.oldest_at)}`"
+        return f"{one.application}: {one.count} decision(s) passed {one.handler} by, {age}; {cure}"
+    cure = "`consumer handlers list` and `consumer dead list` say what it waits for"
+    return f"{one.application}: {one.count} decision(s) wait for {one.handler} ({one.reason}), {age}; {cure}"
 
 
 def _unreadable(figures: Figures) -> str:

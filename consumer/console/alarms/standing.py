@@ -10,6 +10,7 @@ from typing import Final
 
 import orjson
 
+from consumer.console.alarms.late_decisions import LateDecision
 from consumer.console.alarms.lives import apart, blind, is_living, left_behind, loops, mixed, slow
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import UNPROVED, Process
@@ -20,6 +21,7 @@ CODES: Final = frozenset(
         "hints_denied",
         "records_refused",
         "handlers_gone",
+        "decisions_late",
         "plan_half_applied",
         "objects_unreadable",
         "unproved_fills",
@@ -33,12 +35,15 @@ CODES: Final = frozenset(
 )
 
 
-def wrong(figures: Figures, unproved_max_bytes: int, processes: Sequence[Process] = ()) -> frozenset[str]:
+def wrong(
+    figures: Figures, unproved_max_bytes: int, processes: Sequence[Process] = (), late: Sequence[LateDecision] = ()
+) -> frozenset[str]:
     """Those of CODES that hold. `unproved_max_bytes`: the room for what nobody proved, of one application; 0: any."""
     found = {
         "hints_denied": figures.denied >= DENIED_MANY,
         "records_refused": figures.refused > 0,
         "handlers_gone": bool(figures.gone_handlers),
+        "decisions_late": bool(late),
         "plan_half_applied": figures.half_applied is not None,
         "objects_unreadable": figures.unreadable > 0,
         "unproved_fills": bool(filling(figures, unproved_max_bytes) or stored(processes, figures.at)),

@@ -14,6 +14,7 @@ from consumer.app import App
 from consumer.app.alarms import ledger_figures
 from consumer.clock import SystemClock
 from consumer.console.alarms import standing
+from consumer.console.alarms.late_decisions import LateDecision
 from consumer.ledger import Database, leases
 from consumer.ledger.plans.plans import HalfApplied
 from consumer.ledger.processes import UNPROVED, Proof
@@ -51,6 +52,11 @@ def test_each_code_by_its_figure() -> None:
     )
     assert standing.wrong(replace(WELL, unproved_bytes={"shop": 500}), room) == frozenset()
     assert standing.wrong(replace(WELL, unproved_bytes={"shop": 501}), 0) == frozenset()
+
+
+def test_decisions_that_are_put_off_have_a_figure() -> None:
+    late = LateDecision(application="shop", handler="door:open", reason="retrying", count=1, oldest_at=WELL.at)
+    assert standing.wrong(WELL, 0, [], [late]) == {"decisions_late"}
 
 
 def test_a_slow_role_has_a_figure() -> None:

@@ -14,6 +14,7 @@ from consumer.cli.looking.find import explain_line
 from consumer.cli.looking.log import LogLook, judge_log
 from consumer.cli.looking.status_finding import Finding, Grade, worst
 from consumer.cli.looking.verdict import judge
+from consumer.console.alarms.late_decisions import LateDecision
 from consumer.console.alarms.queues import Queue
 from consumer.console.alarms.unfulfilled import Waiting
 from consumer.console.find import Found
@@ -260,6 +261,22 @@ def test_what_a_new_handler_missed_is_told_at_once_with_the_command() -> None:
     [finding] = judge(WELL, unfulfilled=[waiting], shippers=["shop:ship"])
     assert (finding.code, finding.grade) == ("paid_unfulfilled", Grade.STUCK)
     assert "`consumer replay plan --handler shop:ship --since " in finding.text
+
+
+# case: A1, A13
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("retrying", "3 decision(s) wait for door:open (retrying), the oldest for 60 min; `consumer handlers list`"),
+        ("missed", "3 decision(s) passed door:open by, the oldest for 60 min; it was not there: `consumer replay plan"),
+    ],
+)
+def test_decisions_that_are_not_handed_on_degrade_with_the_command(reason: str, told: str) -> None:
+    late = LateDecision(application="shop", handler="door:open", reason=reason, count=3, oldest_at=LONG_AGO)
+    [finding] = judge(WELL, late=[late])
+    assert (finding.code, finding.grade) == ("decisions_late", Grade.DEGRADED)
+    assert finding.text.startswith(f"shop: {told}")
+    assert ("--handler door:open --since 2026-04-30T23:00:00Z`" in finding.text) is (reason == "missed")
 
 
 @pytest.mark.parametrize("id_", ["order 2/ä", "it's;ls", "plain-1"])
