@@ -41,7 +41,7 @@ EVENTS = {
     "once for what is replaced, lost or found again, by then it is another": {
         "clock_differs", "kafka_client_abandoned", "kafka_client_stopped_badly", "ledger_restored", "log_read_again",
         "listener_cancelled", "listener_failed", "log_replaced", "member_declared_dead", "member_replaced",
-        "no_longer_leads", "producer_replaced", "published_again",
+        "no_longer_leads", "producer_replaced", "published_again", "topic_has_fewer_partitions",
     },
     "once for a record, which is kept, put aside or read no further": {
         "asked_again", "dead_letter_too_large", "deliveries_not_confirmed", "delivery_differs_from_record",
