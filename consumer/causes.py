@@ -37,7 +37,10 @@ class Cause:
 
 _SERVER = Cause(errors.DatabaseNotUp, "wait until the server is up; its own log says what keeps it")
 _LOGIN = Cause(errors.DatabaseLoginRefused, "put user and password of CONSUMER_DATABASE_URL right, or pg_hba.conf")
-_FORBIDDEN = Cause(errors.DatabaseForbidden, "GRANT it to the user of CONSUMER_DATABASE_URL")
+_FORBIDDEN = Cause(
+    errors.DatabaseForbidden,
+    "GRANT it to the user of CONSUMER_DATABASE_URL; `consumer db upgrade` wants the tables' owner",
+)
 _FULL = Cause(errors.LedgerDiskFull, "make room on the database's disk; nothing needs a restart")
 _READ_ONLY = Cause(errors.LedgerReadOnly, "make it writable, or point CONSUMER_DATABASE_URL at the primary")
 _LOCKED = Cause(errors.LedgerLocked, "find who holds the lock: a backup, a shell, a long transaction, a hung role")
@@ -51,12 +54,15 @@ _AWAY = Cause(
 )
 
 SAID_CHARS: Final = 200
-SAYS_WHICH: Final = ("08P01",)
+SAYS_WHICH: Final = ("08P01", "42501")
 """Of these the server's own words tell what it is about: its limits and our tables by name, no value."""
 LOST: Final = "08"
 """The class of a connection that is lost, or cannot be made."""
 SQLSTATES: Final[Mapping[str, Cause]] = {
     "3D000": Cause(errors.DatabaseUnknown, "create the database, or put the name in CONSUMER_DATABASE_URL right"),
+    "3F000": Cause(
+        errors.SchemaNowhere, "CREATE SCHEMA what the user's search_path names, and GRANT CREATE, USAGE on it"
+    ),
     "28000": _LOGIN,
     "28P01": _LOGIN,
     "42501": _FORBIDDEN,
@@ -145,6 +151,13 @@ NO_TLS: Final = "rejected SSL upgrade"
 NO_AUTHORITY: Final = "root certificate file"
 """asyncpg has no kind of error for these two."""
 TLS: Final = Cause(errors.BrokerTlsFailed, "check CONSUMER_KAFKA_CA_FILE, the certificate's names and its dates")
+NOT_UTF8: Final = Cause(
+    errors.DatabaseNotUtf8,
+    "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move the ledger there (backup.md)",
+)
+SHARED: Final = Cause(
+    errors.DatabaseShared, "CREATE DATABASE for it, or CREATE SCHEMA and ALTER ROLE … SET search_path for its user"
+)
 SLOW: Final = Cause(errors.LedgerSlow, "see what the server is busy with, and the network between")
 DATABASE_TLS: Final = Cause(
     errors.DatabaseTlsFailed, "check the server's certificate, its names and dates, and PGSSLROOTCERT, who signs it"
@@ -155,7 +168,15 @@ def every() -> Iterator[Cause]:
     """Each cause once, for the operator's table."""
     tables: tuple[Mapping[Any, Cause], ...] = (SQLSTATES, SQLITE, SQLITE_LOG, KAFKA, READ_ONLY_DISK)
     yield from dict.fromkeys(
-        [*(cause for table in tables for cause in table.values()), TLS, DATABASE_TLS, SLOW, LOG_INCOMPATIBLE]
+        [
+            *(cause for table in tables for cause in table.values()),
+            TLS,
+            DATABASE_TLS,
+            NOT_UTF8,
+            SHARED,
+            SLOW,
+            LOG_INCOMPATIBLE,
+        ]
     )
 
 

@@ -257,6 +257,24 @@ class DatabaseMissing(LedgerError):
     code = "database_missing"
 
 
+class SchemaNowhere(LedgerError):
+    """There is no schema on the user's search_path: tables can neither be made nor found."""
+
+    code = "schema_nowhere"
+
+
+class DatabaseNotUtf8(LedgerError):
+    """The database keeps text in another encoding than UTF8: some of what customers write cannot be stored."""
+
+    code = "database_not_utf8"
+
+
+class DatabaseShared(LedgerError):
+    """Another application's migrations are noted in this schema: the ledger needs a schema or a database of its own."""
+
+    code = "database_shared"
+
+
 class SchemaOutdated(LedgerError):
     """The database schema is not at this version: run `consumer db upgrade`."""
 

@@ -22,7 +22,7 @@ from consumer.cli.process import looking, run
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, ConsumerError, LedgerError, SettingsError, UsageError
 from consumer.ledger import Database
-from consumer.ledger.engine.applied import require_current
+from consumer.ledger.engine.applied import look_at_encoding, require_current
 from consumer.ledger.engine.database_time import shared_clock
 from consumer.settings import ApplicationSettings, Authenticity, Role, Settings, load_settings
 from consumer.sync.api import ApplicationApi
@@ -106,6 +106,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[list[Che
         stack.push_async_callback(database.stop)
         await require_current(database)
         await database.probe()
+        await look_at_encoding(database)
     except ConsumerError as error:
         return [Check(name="database", grade=Grade.FAIL, text=error.line())], None
     text = f"{database.dialect} answers; the schema is up to date"

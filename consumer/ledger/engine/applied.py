@@ -8,11 +8,11 @@ import re
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Table, func, select
+from sqlalchemy import Table, func, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.errors import ConsumerError, LedgerError, SchemaIncompatible
+from consumer.errors import ConsumerError, DatabaseNotUtf8, LedgerError, SchemaIncompatible
 from consumer.ledger.engine.branches import branches
 from consumer.ledger.engine.database import Database, translated
 from consumer.ledger.engine.shape import missing_of
@@ -50,6 +50,19 @@ async def lacks_nothing(database: Database) -> bool:
         if error.retryable:
             raise
         return False
+
+
+async def look_at_encoding(database: Database) -> None:
+    """Raises DatabaseNotUtf8, LedgerUnavailable and its kin."""
+    if database.dialect == "postgresql":
+        async with database.reading() as session:
+            require_utf8(str(await session.scalar(text("SHOW server_encoding"))))
+
+
+def require_utf8(encoding: str) -> None:
+    """Raises DatabaseNotUtf8. SQL_ASCII counts bytes for characters, others lack some."""
+    if encoding != "UTF8":
+        raise DatabaseNotUtf8(encoding=encoding)
 
 
 class SchemaWatch:

@@ -21,8 +21,16 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from consumer.causes import of_database
-from consumer.errors import ConsumerError, LedgerUnavailable, MigrationFailed, SchemaIncompatible, SchemaOutdated
+from consumer.errors import (
+    ConsumerError,
+    DatabaseShared,
+    LedgerUnavailable,
+    MigrationFailed,
+    SchemaIncompatible,
+    SchemaOutdated,
+)
 from consumer.ledger.engine import revisions
+from consumer.ledger.engine.applied import require_utf8
 from consumer.ledger.engine.branches import GROUP as GROUP
 from consumer.ledger.engine.branches import LEDGER as LEDGER
 from consumer.ledger.engine.branches import branches as branches
@@ -120,6 +128,7 @@ async def upgrade(database: Database) -> SchemaState:
     def run(connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        _require_our_own(connection)
         config.attributes["connection"] = connection
         begin_at = revisions.starts(revisions.applied_to(connection, script), script)
 
@@ -147,6 +156,17 @@ def _is_deadlock(error: LedgerUnavailable) -> bool:
     """Whether a role had the tables in another order, and the server broke the migration off for it: all of it was
     undone, and may be done again."""
     return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) == DEADLOCK
+
+
+def _require_our_own(connection: Connection) -> None:
+    """Before the first table is made. Raises DatabaseNotUtf8, DatabaseShared."""
+    found = revisions.heads_of(connection)
+    if any(one.rpartition("_")[0] == LEDGER for one in found):
+        return
+    if found:
+        raise DatabaseShared
+    if connection.dialect.name == "postgresql":
+        require_utf8(str(connection.scalar(text("SHOW server_encoding"))))
 
 
 async def state(database: Database) -> SchemaState:

@@ -17,15 +17,16 @@ from sqlalchemy.engine import make_url
 
 import handlers.access.tables
 import handlers.fulfilment.tables  # noqa: F401 - the same
+from consumer.causes import cure_of
 from consumer.clock import SystemClock
-from consumer.errors import DatabaseForbidden
+from consumer.errors import DatabaseForbidden, DatabaseNotUtf8, DatabaseShared, SchemaNowhere
 from consumer.ledger import Database, processes
 from consumer.ledger.engine import schema
-from consumer.ledger.engine.applied import require_current
+from consumer.ledger.engine.applied import look_at_encoding, require_current
 from consumer.ledger.engine.grants import Grants, require_grants
 from consumer.ledger.engine.shape import needed
 from consumer.ledger.processes import USER, Pulse
-from tests.support.postgres import StoppableServer, create_database, stoppable_server
+from tests.support.postgres import StoppableServer, create_database, database_url, stoppable_server
 
 BUILT_IN = ("fulfilment", "access")
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -144,3 +145,73 @@ async def test_what_is_forbidden_to_who_looks_hides_no_role_of_another_user_that
     )  # fmt: skip
     grades = {one["code"]: one["grade"] for one in json.loads(done.stdout)["findings"]}
     assert {code: grade for code, grade in grades.items() if code in ("database_forbidden", "no_work")} == told
+
+
+# cause: 42501
+async def test_who_upgrades_what_another_owns_is_told_whose_table_it_is(shop: Shop) -> None:
+    await shop.admin.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON alembic_version TO clerk")
+    await shop.admin.execute("GRANT CREATE ON SCHEMA public TO clerk")
+    await _back_one(shop)
+    with pytest.raises(DatabaseForbidden) as told:
+        await schema.upgrade(shop.user)
+    assert told.value.fields["said"] == "must be owner of table reads"
+    assert "owner" in str(cure_of(told.value.code))
+
+
+async def _back_one(shop: Shop) -> None:
+    """As if the newest migration had not been run."""
+    await shop.admin.execute("DELETE FROM revisions WHERE id = 'ledger_0022'; DROP INDEX ix_reads_unreadable")
+    await shop.admin.execute("UPDATE alembic_version SET version_num = 'ledger_0021' WHERE version_num = 'ledger_0022'")
+
+
+# cause: 3F000
+async def test_a_search_path_that_leads_nowhere_is_told(shop: Shop) -> None:
+    name = make_url(shop.url).database
+    await shop.admin.execute(f'ALTER ROLE clerk IN DATABASE "{name}" SET search_path = nowhere')
+    with pytest.raises(SchemaNowhere):
+        await schema.upgrade(shop.user)
+
+
+# --- whose database it is --------------------------------------------------------------------------------------
+
+
+# cause: NOT_UTF8
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+async def test_no_tables_are_made_in_an_encoding_that_cannot_keep_all_customers_write(
+    server: StoppableServer, encoding: str
+) -> None:
+    """Whole orders ended in quarantine for one name."""
+    name = f"odd_{encoding.lower()}"
+    admin = await asyncpg.connect(server.uri)
+    await admin.execute(f"DROP DATABASE IF EXISTS {name}")
+    await admin.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    await admin.close()
+    odd = Database(database_url(server.uri, name))
+    try:
+        for look in (schema.upgrade, look_at_encoding):
+            with pytest.raises(DatabaseNotUtf8) as told:
+                await look(odd)
+            assert told.value.fields == {"encoding": encoding}
+    finally:
+        await odd.stop()
+
+
+# cause: SHARED
+async def test_no_tables_are_made_beside_another_applications_migrations(server: StoppableServer) -> None:
+    """Ours were noted among theirs: Alembic refused their own next release."""
+    url = await asyncio.to_thread(create_database, server.uri)
+    admin = await asyncpg.connect(server.uri, database=make_url(url).database)
+    await admin.execute("CREATE TABLE alembic_version (version_num varchar(32)); CREATE SCHEMA ledger")
+    await admin.execute("INSERT INTO alembic_version VALUES ('3f2a91c0d7be')")
+    ours = Database(url)
+    try:
+        with pytest.raises(DatabaseShared):
+            await schema.upgrade(ours)
+        assert await admin.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'") == 1
+        await admin.execute(f'ALTER DATABASE "{make_url(url).database}" SET search_path = ledger')
+        await ours.stop()
+        assert (await schema.upgrade(ours)).is_current
+        assert await admin.fetchval("SELECT count(*) FROM public.alembic_version") == 1
+    finally:
+        await ours.stop()
+        await admin.close()
