@@ -267,11 +267,14 @@ class KafkaSubscription:
             async with asyncio.timeout(LAG_TIMEOUT_S):
                 ends = await consumer.end_offsets([_spot(partition) for partition in owned])
                 await self._learn(consumer, owned)
+                read = await _read_up_to(consumer, owned)
         except TimeoutError as error:
             raise BrokerUnavailable("the broker did not tell the lag in time", group=self._group) from error
         except KafkaError as error:
             raise broker_error(error, "the broker did not tell the lag") from error
-        return {partition: self._progress.lag(partition, ends[_spot(partition)]) for partition in owned}
+        if _holds_records(self._pulling):
+            read = {}  # they were read, and wait for the next poll
+        return {one: self._progress.lag(one, ends[_spot(one)], read.get(one)) for one in owned}
 
     async def _learn(self, consumer: Any, partitions: Iterable[Partition]) -> None:
         """Ask where the group stands in partitions of which nothing was handed out in this assignment. Without it a
@@ -408,6 +411,14 @@ async def _without(pulling: asyncio.Task[Pulled], spots: Collection[TopicPartiti
     """What was pulled, less the records of these."""
     epoch, found = await pulling
     return epoch, {spot: messages for spot, messages in found.items() if spot not in spots}
+
+
+async def _read_up_to(consumer: Any, owned: Iterable[Partition]) -> Mapping[Partition, int]:
+    """Where it reads on in each partition; nothing while the group rebalances."""
+    try:
+        return {partition: await consumer.position(_spot(partition)) for partition in owned}
+    except IllegalStateError:
+        return {}
 
 
 def _holds_records(pulling: asyncio.Task[Pulled] | None) -> bool:

@@ -74,10 +74,13 @@ class Progress:
             if spot.next_offset is not None and offset >= spot.next_offset:
                 spot.marks.clear()
 
-    def lag(self, partition: Partition, end_offset: int) -> Lag:
-        """Records between the group's offset and the end, and the age of the oldest of them in seconds."""
+    def lag(self, partition: Partition, end_offset: int, read_up_to: int | None = None) -> Lag:
+        """Records between the group's offset and the end, and the age of the oldest of them in seconds. `read_up_to`:
+        what lies before it and was not handed out is no record, but the mark of somebody's transaction."""
         spot = self._spots.setdefault(partition, _Spot())
-        records = max(0, end_offset - (spot.committed or 0))
+        committed = spot.committed or 0
+        is_read = read_up_to is not None and read_up_to >= end_offset and committed >= (spot.next_offset or 0)
+        records = 0 if is_read else max(0, end_offset - committed)
         if not records:
             spot.behind_since_ms = None
             return Lag(0, None)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
@@ -409,6 +410,35 @@ async def test_machines_that_are_gone_keep_nobody_from_the_one_that_answers(kafk
                 member = broker.subscribe(["reached"], "reachers")
                 await member.start()
             await broker.stop(5.0)
+
+
+# case: I10
+@pytest.mark.parametrize("ending", ["commit_transaction", "abort_transaction"])
+async def test_the_mark_of_a_transaction_is_no_record_that_waits(kafka_broker: KafkaServer, ending: str) -> None:
+    address, name = f"127.0.0.1:{kafka_broker.port}", ending.partition("_")[0]
+    broker, other = KafkaBroker([address]), AIOKafkaProducer(bootstrap_servers=address, transactional_id=name)
+    await broker.start()
+    await broker.ensure_topics([replace(TOPIC, name=name, partitions=1)])
+    member = broker.subscribe([name], name)
+    await member.start()
+    await other.start()
+    await other.begin_transaction()
+    await other.send_and_wait(name, b"theirs", partition=0)
+    await getattr(other, ending)()
+    await other.stop()
+    [record] = await read(member, 1)
+    assert (await member.lag())[record.partition].records > 0, "it was not dealt with yet"
+    await member.commit({record.partition: record.offset + 1})
+
+    async def nothing_waits() -> bool:
+        assert list(await member.poll(10, 0.1)) == []
+        return (await member.lag())[record.partition].records == 0
+
+    await eventually(nothing_waits, within_s=20, every_s=0.1)
+    await broker.publish(name, message("ours"))
+    assert values(await read(member, 1)) == ["ours"]
+    assert (await member.lag())[record.partition].records > 0
+    await broker.stop(5.0)
 
 
 @contextmanager
