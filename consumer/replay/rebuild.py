@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 import structlog
@@ -25,11 +25,11 @@ from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.schema import sort_tables
 
-from consumer.errors import RebuildDiffers
+from consumer.errors import HandlerMisuse, RebuildDiffers
 from consumer.ledger import Database
 from consumer.ledger.handling import events, past
 from consumer.ledger.handling.told import Told
-from consumer.plugin import Context, Emission, Event, Handler, Reject, Source
+from consumer.plugin import Context, Emission, Event, Handler, Reject, SnapshotKind, Source
 from consumer.wire import SEED, own_event
 
 WriteAtOnce = Callable[[AsyncSession, str, Mapping[str, Any], datetime], Awaitable[None]]
@@ -150,6 +150,7 @@ class Rebuild:
             is_history=step.plan == SEED,
             options=self._options[handler.name],
             session=session,
+            snapshots=_of_no_time,
         )
         await handler.function(event, ctx)
         await session.flush()
@@ -202,7 +203,8 @@ class _Play:
             await savepoint.rollback()
             if step.place is None and isinstance(error, Reject):
                 return
-            raise RebuildDiffers(f"{handler.name} fails on {step.event_id}, and did not then") from error
+            why = error.message if isinstance(error, HandlerMisuse) else type(error).__name__
+            raise RebuildDiffers(f"{handler.name} fails on {step.event_id}, and did not then: {why}") from error
         untold = await self.told.without({one.id for one in ctx.emissions} - ids_then)
         news = [one for one in ctx.emissions if one.id in untold]
         if step.place is None and ctx.notes:
@@ -227,6 +229,12 @@ class _Play:
         ctx = await self._rebuild.handle(self._session, *made) if made else None
         if ctx is None or emission.id not in {one.id for one in ctx.emissions}:
             raise RebuildDiffers(f"{emission.type} by {handler.name} on {event.id} was sent, and would not be now")
+
+
+async def _of_no_time(_: SnapshotKind, __: str) -> NoReturn:
+    raise HandlerMisuse(
+        "a snapshot is of its time: what it showed then is not kept, so nothing can be derived of it again"
+    )
 
 
 async def _spoken(notes: AsyncIterator[past.Note], application: str) -> AsyncIterator[Step]:

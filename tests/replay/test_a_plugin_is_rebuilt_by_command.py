@@ -15,7 +15,7 @@ from sqlalchemy import event, text
 
 from consumer.app.commands.rebuilding import rebuild_of
 from consumer.broker import Broker
-from consumer.errors import UsageError
+from consumer.errors import RebuildDiffers, UsageError
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import past
@@ -361,3 +361,31 @@ async def test_a_plugin_that_derives_no_table_loses_none(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UsageError, match="nothing would derive its tables again"):
         rebuild_of(["told_only"], sqlite_ledger, load_registry(["told_only"]), {})
+
+
+WHYS = {
+    "await ctx.snapshot()": "a snapshot is of its time",
+    "if ctx.options.get('odd'): raise KeyError('odd')": "did not then: KeyError",
+}
+
+
+# case: G9
+@pytest.mark.parametrize("looks", WHYS)
+async def test_a_projection_that_cannot_be_played_again_says_why(
+    sqlite_ledger: Database, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: str
+) -> None:
+    """It was said that it fails now and did not then, of one that looks at what the service showed last as well."""
+    name = f"looks_{list(WHYS).index(looks)}"
+    source = PLUGIN.replace("rebuilt", name).replace("    table = Tally", f"    {looks}\n    table = Tally")
+    install_plugin(tmp_path, name, source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin = import_module(name)
+    async with sqlite_ledger.engine.begin() as connection:
+        await connection.run_sync(plugin.Tally.__table__.create)
+    work = Workshop(sqlite_ledger, broker, [plugin.tally])
+    await work.publish(order_paid(1, "A"))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(1))
+    made = rebuild_of([name], sqlite_ledger, load_registry([name]), {name: {"odd": True}})
+    with pytest.raises(RebuildDiffers, match=WHYS[looks]):
+        await made.run("default", dry_run=True)
