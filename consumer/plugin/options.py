@@ -35,6 +35,12 @@ def options_model(function: Callable[..., Any]) -> type[BaseModel] | None:
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None
 
 
+def names_in(model: type[BaseModel]) -> set[str]:
+    """What its values are called, also by an alias."""
+    fields = model.model_fields.items()
+    return {name for name, _ in fields} | {str(field.alias) for _, field in fields if field.alias}
+
+
 def options_for(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """What the handler gets. Raises HandlerMisuse; a deployment with such options does not start."""
     model = options_model(function)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from pydantic import BaseModel
 from sqlalchemy import select
 
 from consumer.broker.base import Partition, Record
@@ -26,6 +27,7 @@ from consumer.events import Event, Locators
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import AttemptRow, OutboxRow, ReadRow, RunRow, RunStatus
 from consumer.plugin import SnapshotKind, declared
+from consumer.plugin.options import names_in, options_model
 from consumer.testing.example_events import event_in, is_own, of_service, own
 from consumer.testing.ground import Ground
 from consumer.testing.guard import Guard
@@ -43,7 +45,6 @@ from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry, handlers_of
 
 ROUNDS_MAX = 1000
-PLUGIN = "workbench"
 
 T = TypeVar("T")
 Function = Callable[..., Coroutine[Any, Any, Any]]
@@ -87,6 +88,7 @@ class Workbench:
     ) -> None:
         self._guard = Guard(allow)
         self._modules: set[str] = set()
+        self._models: dict[str, type[BaseModel]] = {}
         self.options: dict[str, Any] = dict(options or {})
         self.outside = Outside()
         self.clock = DrivenClock()
@@ -303,17 +305,24 @@ class Workbench:
         refuse_mistyped(found)
         self._ground.prepare()
         self._modules.update(function.__module__ or "" for function in functions)
-        return Registry([self._guard.guarded(replace(handler, plugin=PLUGIN)) for handler in found])
+        self._models |= {one.function.__module__: model for one in found if (model := options_model(one.function))}
+        return Registry([self._guard.guarded(replace(one, plugin=one.function.__module__)) for one in found])
 
     def _companions(self) -> list[Function]:
         """Every handler that is declared in a module of which one ran."""
         modules = [sys.modules[name] for name in sorted(self._modules) if name in sys.modules]
         return [handler.function for module in modules for handler in handlers_of(module)]
 
+    def _options_of(self, module: str) -> dict[str, Any]:
+        """`ctx.options` of its handlers: all, but for what only another module's OPTIONS has."""
+        theirs = {name for one, model in self._models.items() if one != module for name in names_in(model)}
+        theirs -= names_in(self._models[module]) if module in self._models else theirs
+        return {name: value for name, value in self.options.items() if name not in theirs}
+
     def _contexts(self) -> Contexts:
         return Contexts(
             self.clock,
-            {PLUGIN: self.options},
+            {name: self._options_of(name) for name in self._modules},
             {"default": self.payments},
             self.outside,
             self._ground.database,

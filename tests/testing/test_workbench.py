@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import sys
+from types import ModuleType
+from typing import Any, ClassVar
 
+import pytest
 from sqlalchemy import Table
 from sqlmodel import Field, SQLModel
 
@@ -100,3 +103,35 @@ async def test_it_works_from_an_async_test_too(workbench: Workbench) -> None:
 def test_an_event_of_the_service_has_what_was_given(workbench: Workbench) -> None:
     event = workbench.event("subscription.created", subscription_id="sub_1", customer="c-1", data={"status": "ACTIVE"})
     assert (event.key, event.customer, event.find("/data/object/status")) == ("subscription:sub_1", "c-1", "ACTIVE")
+
+
+def module_with(name: str, option: str, type_: str) -> Any:
+    """A plugin's module: its OPTIONS take one name, and its handler tells the value."""
+    made = ModuleType(name)
+    sys.modules[name] = made
+    source = f"""
+from pydantic import BaseModel, ConfigDict
+from consumer.plugin import handles
+class OPTIONS(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    {option}: str
+@handles("{type_}", transactional=True, name="{name}:tells")
+async def tells(event, ctx):
+    ctx.emit("kit.told", event.key, {{"said": ctx.options.{option}}}, once="{name}")
+"""
+    exec(source, made.__dict__)
+    return made
+
+
+def test_two_plugins_on_one_bench_have_options_of_their_own(
+    workbench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one emits and another handles is tested together: each refused the other's options."""
+    for name in ("kit_one", "kit_two"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    one, two = module_with("kit_one", "url", "order.paid"), module_with("kit_two", "token", "order.paid")
+    workbench.options.update({"url": "here", "token": "secret"})
+    workbench.run([one.tells, two.tells], workbench.event("order.paid", order_id="A-1"))
+    assert {event.find("/data/said") for event in workbench.emitted} == {"here", "secret"}
+    workbench.options["tokn"] = "mistyped"
+    assert workbench.run([one.tells, two.tells], workbench.event("order.paid", order_id="A-2")).code == "handler_misuse"
