@@ -20,11 +20,8 @@ PORTION_RECORDS: Final = 200
 
 
 async def bring(database: Database, path: Path, *, brings_missing: bool) -> Brought:
-    """First the file is read to its end, then what it holds comes in, portion by portion: done again, it goes on.
-
-    Raises ArchiveInvalid (nothing came in), ArchiveForeign, LedgerError.
-    """
-    await asyncio.to_thread(_check, path)
+    """What a file holds comes in, portion by portion: done again, it goes on. It was looked at to its end before
+    (`check`). Raises ArchiveInvalid, ArchiveForeign, LedgerError."""
     found = Brought()
     source = read(path)
     while portion := await asyncio.to_thread(_next, source):
@@ -33,7 +30,8 @@ async def bring(database: Database, path: Path, *, brings_missing: bool) -> Brou
     return found
 
 
-def _check(path: Path) -> None:
+def check(path: Path) -> None:
+    """Read a file to its end. Raises ArchiveInvalid when anything in it is not as it was written, or cannot come in."""
     for record in read(path):
         bodies.checked(record)
 

@@ -53,6 +53,27 @@ async def told(database: Database) -> list[Any]:
     return [(row["event_id"], row["type"], row["published_at"]) for row in await rows(database, OUTBOX)]
 
 
+# case: G12
+async def test_of_several_files_nothing_comes_in_when_one_is_damaged(sqlite_ledger: Database, tmp_path: Path) -> None:
+    """The newest come first: where an older one was cut, the ledger had half of its past, and looked whole."""
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        files = await exported(shop.desk, tmp_path / "kept")
+    oldest = Path(min(one for one in files if one.endswith(".gz")))
+    whole = await asyncio.to_thread(oldest.read_bytes)
+    await asyncio.to_thread(oldest.write_bytes, whole[: len(whole) // 2])
+    new = Database(f"sqlite+aiosqlite:///{tmp_path}/new.db")
+    await schema.upgrade(new)
+    desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/new.db"})
+    said = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files, code=1)
+    assert said.startswith("error[archive_invalid]: the file cannot be read to its end"), said
+    assert oldest.name in said
+    assert [await rows(new, table) for table in (EVENTS, RUNS, AUDIT)] == [[], [], []]
+    await asyncio.to_thread(oldest.write_bytes, whole)
+    await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+    assert await rows(new, EVENTS)
+    await new.stop()
+
+
 # case: G9, G12
 async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tmp_path: Path, empty_url: str) -> None:
     async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer import __version__
 from consumer.app.upkeep.retention import ROLE
-from consumer.archive.bring import bring
+from consumer.archive.bring import bring, check
 from consumer.archive.export import export
 from consumer.archive.file import written_at
 from consumer.archive.prune import Prune, Pruned
@@ -113,7 +114,7 @@ def import_events(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring the bodies in archives back. Each file is verified before anything of it comes in; again changes nothing.
+    """Bring the bodies in archives back. All files are verified before anything of one comes in; again changes nothing.
     Exit 1 when a file holds events that the ledger lacks."""
     files = [one for given in files for one in _files_of(given)]
     if len(files) > FILES_MAX:
@@ -134,7 +135,11 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
     async with ledger(settings, whole=True) as database:
         if missing:
             await require_rest(database)
-        for file in _in_turn(files):
+        in_turn = _in_turn(files)
+        for file in in_turn:  # all of them, before anything of one comes in: a ledger with half of its past looks whole
+            if not is_trail(file):
+                await asyncio.to_thread(check, file)
+        for file in in_turn:
             if is_trail(file):
                 trail = await bring_trail(database, file)
                 output.line(f"{file.name}: {trail.entries} entries of the audit trail")
