@@ -47,7 +47,10 @@ _LOCKED = Cause(errors.LedgerLocked, "find who holds the lock: a backup, a shell
 _CLOSED = Cause(
     errors.LedgerNotOpened, "check path and permissions of the file and its folder, for the user of the role"
 )
-_CORRUPT = Cause(errors.LedgerCorrupt, "restore the ledger from a backup, then `consumer backfill --since` its time")
+_CORRUPT = Cause(
+    errors.LedgerCorrupt,
+    "restore the ledger from a backup (a file: without the old `-wal`), then `consumer backfill --since` its time",
+)
 _AWAY = Cause(
     errors.LedgerUnavailable,
     "see whether the server runs and the network lets us to it; of a file: whether its disk takes writes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 TRY_AGAIN_S = 0.005
@@ -20,6 +20,17 @@ def make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def fault_in(path: Path, timeout_s: float) -> str | None:
+    """What is wrong first in the file, which is read whole; None: nothing. The file stays as it is: whoever opens one
+    to write folds the write-ahead file beside it into it, which may be another's. Raises sqlite3.Error."""
+    if not path.exists():
+        return None
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True, timeout=timeout_s)) as connection:
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    return None if found == "ok" else str(found)
 
 
 def use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:

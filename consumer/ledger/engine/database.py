@@ -30,6 +30,7 @@ from consumer import sqlite_file
 from consumer.causes import is_for_want_of_room, of_database, of_disk
 from consumer.errors import (
     DatabaseMissing,
+    LedgerCorrupt,
     LedgerDiskFull,
     LedgerError,
     LedgerLocked,
@@ -54,6 +55,7 @@ had begun keeps its locks on the server for two."""
 POOL_SIZE = 10
 POSTGRES_PORT = 5432
 CHECK_WITHIN_S = 5.0
+REASON_CHARS = 120
 LOCK_S = 30.0
 PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (name) DO UPDATE SET value = ''"
 
@@ -112,6 +114,15 @@ class Database:
             yield patient
         finally:
             await patient.dispose()
+
+    async def require_whole(self) -> None:
+        """Read SQLite's file to its end; a server sees to its own. Raises LedgerCorrupt, LedgerUnavailable."""
+        if self.path is None:
+            return
+        with translated(self.path):
+            fault = await asyncio.to_thread(sqlite_file.fault_in, Path(self.path), BUSY_TIMEOUT_S)
+        if fault is not None:
+            raise LedgerCorrupt(path=self.path, reason=" ".join(fault.split())[:REASON_CHARS])
 
     async def stop(self) -> None:
         """Close every connection."""

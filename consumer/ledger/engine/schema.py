@@ -120,8 +120,10 @@ async def upgrade(database: Database) -> SchemaState:
     """Bring all branches to their heads, in one transaction; safe to run from several processes at once.
 
     Branches of which the database has more than this version knows, and those of plugins that are not installed (any
-    more), stay as they are. Raises MigrationFailed, LedgerUnavailable.
+    more), stay as they are. A file is looked at whole before: it may have been restored beside what another one left.
+    Raises MigrationFailed, LedgerCorrupt, LedgerUnavailable.
     """
+    await database.require_whole()
     config = alembic_config()
     script = _scripts(config)
 

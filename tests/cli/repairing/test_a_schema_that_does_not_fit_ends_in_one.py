@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -99,6 +101,38 @@ def test_a_plugins_migration_that_fails_is_named(
     if line == 9:  # nobody can read it: whoever looks is told the same
         done = desk.call("status")
         assert (done.returncode, str(at) in done.stdout, "[migration_failed]" in done.stdout) == (3, True, True)
+
+
+# case: O7
+def test_a_backup_that_lies_beside_what_a_killed_role_left_is_refused_and_kept(
+    desk: Desk, environ: dict[str, str]
+) -> None:
+    """SQLite takes the write-ahead file for the backup's own, and folds it in: it was up to date, and damaged."""
+    assert desk.call("db", "upgrade").returncode == 0
+    path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
+    backup = path.with_name("backup.db")
+    role = sqlite3.connect(path, isolation_level=None)
+    add = (
+        "WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 2000)"
+        " INSERT INTO budgets SELECT ? || value, printf('%0500d', value) FROM n"
+    )
+    with closing(sqlite3.connect(backup)) as target:
+        role.backup(target)
+    role.execute(add, ("a",))
+    role.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    role.execute(add, ("b",))
+    left = Path(f"{path}-wal").read_bytes()
+    role.close()
+    shutil.copy(backup, path)
+    Path(f"{path}-wal").write_bytes(left)
+    done = desk.call("db", "upgrade")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error[ledger_corrupt]: ")
+    assert "without the old `-wal`" in done.stderr
+    assert path.read_bytes() == backup.read_bytes()
+    for beside in ("-wal", "-shm"):
+        Path(f"{path}{beside}").unlink(missing_ok=True)
+    assert desk.call("db", "upgrade").returncode == 0
 
 
 def changed(environ: dict[str, str], statement: str) -> None:
