@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from consumer.app.log_parts import groups as groups
-from consumer.app.log_parts import kafka_security as kafka_security
-from consumer.app.log_parts import topic as topic
-from consumer.app.log_parts import topics as topics
 from consumer.clock import Clock
 from consumer.payments import (
     Attempt,

@@ -13,12 +13,6 @@ from consumer.cli.processes import serve_many
 from consumer.settings import Role
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put these commands into the tree."""
-    for command in (serve, work, sync, console):
-        app.command()(command)
-
-
 def serve(
     processes: Annotated[
         int,

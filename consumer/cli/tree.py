@@ -5,13 +5,13 @@ wait for the simulator, the demo and every role to be imported; whoever asks for
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-Add = Callable[[typer.Typer], None]
 MEANT_MAX: Final = 5
 
 
@@ -36,188 +36,53 @@ class Trunk(TyperGroup):
         return [one for last in alike for one in by_last[last]][:MEANT_MAX]
 
 
-def _everything(app: typer.Typer) -> None:
-    from consumer.cli.developing import everything
-
-    app.command()(everything.demo)
-    app.command()(everything.dev)
-
-
-def _sandbox(app: typer.Typer) -> None:
-    from consumer.cli.developing import simulator
-
-    app.add_typer(simulator.app, name="sandbox")
-
-
-def _roles(app: typer.Typer) -> None:
-    from consumer.cli import roles
-
-    roles.add_to(app)
-
-
-def _status(app: typer.Typer) -> None:
-    from consumer.cli.looking import status
-
-    status.add_to(app)
-
-
-def _quarantine(app: typer.Typer) -> None:
-    from consumer.cli.repairing import quarantine
-
-    app.add_typer(quarantine.app, name="quarantine")
-
-
-def _backfill(app: typer.Typer) -> None:
-    from consumer.cli.walking import backfill
-
-    backfill.add_to(app)
-
-
-def _reconcile(app: typer.Typer) -> None:
-    from consumer.cli.walking import reconcile
-
-    reconcile.add_to(app)
-
-
-def _doctor(app: typer.Typer) -> None:
-    from consumer.cli.looking import doctor
-
-    doctor.add_to(app)
-
-
-def _events(app: typer.Typer) -> None:
-    from consumer.cli.looking import events
-    from consumer.cli.repairing import archive as archive  # its commands join the list's
-
-    app.add_typer(events.app, name="events")
-
-
-def _prune(app: typer.Typer) -> None:
-    from consumer.cli.repairing import archive
-
-    app.command()(archive.prune)
-
-
-def _dead(app: typer.Typer) -> None:
-    from consumer.cli.repairing import dead
-
-    app.add_typer(dead.app, name="dead")
-
-
-def _replay(app: typer.Typer) -> None:
-    from consumer.cli.repairing import replay
-
-    app.add_typer(replay.app, name="replay")
-
-
-def _rebuild(app: typer.Typer) -> None:
-    from consumer.cli.repairing import rebuild
-
-    app.command()(rebuild.rebuild)
-
-
-def _explain(app: typer.Typer) -> None:
-    from consumer.cli.looking import explain
-
-    app.add_typer(explain.app, name="explain")
-
-
-def _invariants(app: typer.Typer) -> None:
-    from consumer.cli.looking import invariants
-
-    app.command()(invariants.invariants)
-
-
-def _audit(app: typer.Typer) -> None:
-    from consumer.cli.looking import audit
-
-    app.add_typer(audit.app, name="audit")
-
-
-def _find(app: typer.Typer) -> None:
-    from consumer.cli.looking import find
-
-    find.add_to(app)
-
-
-def _findings(app: typer.Typer) -> None:
-    from consumer.cli.repairing import findings
-
-    app.add_typer(findings.app, name="findings")
-
-
-def _say(app: typer.Typer) -> None:
-    from consumer.cli.repairing import say
-
-    app.command()(say.say)
-
-
-def _console_user(app: typer.Typer) -> None:
-    from consumer.cli.repairing import console_user
-
-    app.command()(console_user.console_user)
-
-
-def _db(app: typer.Typer) -> None:
-    from consumer.cli.developing import revising as revising  # its command joins the schema's
-    from consumer.cli.repairing import schema
-
-    app.add_typer(schema.app, name="db")
-
-
-def _handlers(app: typer.Typer) -> None:
-    from consumer.cli.developing import handlers
-
-    app.add_typer(handlers.app, name="handlers")
-
-
-def _events_alone(app: typer.Typer) -> None:
-    from consumer.cli.looking import events
-
-    app.add_typer(events.app, name="events")
-
-
-# In the order of the help; the words that each of them brings.
-PARTS: Final[Mapping[Add, tuple[str, ...]]] = {
-    _everything: ("demo", "dev"),
-    _roles: ("serve", "work", "sync", "console"),
-    _sandbox: ("sandbox",),
-    _status: ("status",),
-    _quarantine: ("quarantine",),
-    _backfill: ("backfill",),
-    _reconcile: ("reconcile",),
-    _doctor: ("doctor",),
-    _events: ("events",),
-    _dead: ("dead",),
-    _replay: ("replay",),
-    _rebuild: ("rebuild",),
-    _explain: ("explain",),
-    _invariants: ("invariants",),
-    _audit: ("audit",),
-    _prune: ("prune",),
-    _find: ("find",),
-    _findings: ("findings",),
-    _say: ("say",),
-    _console_user: ("console-user",),
-    _db: ("db",),
-    _handlers: ("handlers",),
+COMMANDS: Final[Mapping[str, str]] = {
+    "demo": "developing.everything:demo",
+    "dev": "developing.everything:dev",
+    "serve": "roles:serve",
+    "work": "roles:work",
+    "sync": "roles:sync",
+    "console": "roles:console",
+    "sandbox": "developing.simulator:app",
+    "status": "looking.status:status",
+    "quarantine": "repairing.quarantine:app",
+    "backfill": "walking.backfill:backfill",
+    "reconcile": "walking.reconcile:reconcile",
+    "doctor": "looking.doctor:doctor",
+    "events": "looking.events:app",
+    "dead": "repairing.dead:app",
+    "replay": "repairing.replay:app",
+    "rebuild": "repairing.rebuild:rebuild",
+    "explain": "looking.explain:app",
+    "invariants": "looking.invariants:invariants",
+    "audit": "looking.audit:app",
+    "prune": "repairing.archive:prune",
+    "find": "looking.find:find_anything",
+    "findings": "repairing.findings:app",
+    "say": "repairing.say:say",
+    "console-user": "repairing.console_user:console_user",
+    "db": "repairing.schema:app",
+    "handlers": "developing.handlers:app",
 }
-
-
-# What only looks needs nothing of what repairs under the same word.
-ALONE: Final[Mapping[tuple[str, ...], Add]] = {
-    ("events", "list"): _events_alone,
-    ("events", "show"): _events_alone,
-}
+"""Each word to the module of `consumer.cli`, and the function or group in it; in the order of the help."""
+JOINED: Final[Mapping[str, str]] = {"events": "repairing.archive", "db": "developing.revising"}
+"""Modules that bring further commands of a group."""
+LOOKS: Final = frozenset({("events", "list"), ("events", "show")})
+"""What only looks needs nothing of what joins its group."""
 
 
 def tree(*words: str) -> typer.Typer:
-    """All commands; only those that a call with these words needs, where they are known."""
+    """All commands; only the one that a call with these words needs, where it is known."""
     app = trunk()
-    alone = ALONE.get(words[:2])
-    found = [alone] if alone else [add for add, known in PARTS.items() if words[:1] and words[0] in known]
-    for add in found or PARTS:
-        add(app)
+    for word in words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS:
+        if word in JOINED and words[:2] not in LOOKS:
+            import_module(f"consumer.cli.{JOINED[word]}")
+        module, _, name = COMMANDS[word].partition(":")
+        found = getattr(import_module(f"consumer.cli.{module}"), name)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=word)
+        else:
+            app.command(name=word)(found)
     return app
 
 

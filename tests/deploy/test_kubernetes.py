@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from consumer.app import parts
+from consumer.app import log_parts
 from consumer.broker.kafka.topics import settings_for
 from consumer.plugin import Handler
 from consumer.settings import Role, load_settings
@@ -199,7 +199,7 @@ def test_topics_as_code_are_what_the_roles_would_make() -> None:
     rendered = render(KUBERNETES / "overlays" / "production")
     topics = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "KafkaTopic"}
     partitions = setting(rendered, "CONSUMER_TOPIC_PARTITIONS") or ""
-    wanted = parts.topics(load_settings({"CONSUMER_TOPIC_PARTITIONS": partitions}, Role.OPERATE))
+    wanted = log_parts.topics(load_settings({"CONSUMER_TOPIC_PARTITIONS": partitions}, Role.OPERATE))
     assert set(topics) == {topic.name for topic in wanted}
     for topic in wanted:
         spec = topics[topic.name]

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.app import parts
+from consumer.app import log_parts
 from consumer.app.options import option_problems
 from consumer.broker import open_broker
 from consumer.clock import Clock
@@ -82,13 +82,13 @@ def registry_for(settings: Settings) -> Registry:
 async def applying(database: Database, settings: Settings, *, rate_per_s: float) -> AsyncIterator[Apply]:
     """What applies a plan, on the deployment's log. Raises BrokerError when that does not answer."""
     clock = await shared_clock(database)
-    broker = open_broker(settings.broker_url, security=parts.kafka_security(settings))
+    broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
     try:
         await broker.start()
         yield Apply(
             planner=planner(database, registry_for(settings), settings, clock),
             broker=broker,
-            topic=parts.topic(settings, "events"),
+            topic=log_parts.topic(settings, "events"),
             clock=clock,
             holder=f"{worker_id()}/replay"[-64:],
             rate_per_s=rate_per_s,

@@ -30,11 +30,6 @@ from consumer.sync.api import ApplicationApi
 ROLES = (Role.SERVE, Role.WORK, Role.SYNC, Role.CONSOLE)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put the command into the tree."""
-    app.command()(doctor)
-
-
 def doctor(
     learn: Annotated[
         bool, typer.Option("--learn", help="Propose locators, list order and authenticity from what was captured.")

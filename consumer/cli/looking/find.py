@@ -19,11 +19,6 @@ from consumer.settings import Settings
 Name = Annotated[str, typer.Argument(metavar="ANYTHING", help="An id of any kind, a customer reference, a key.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put this command into the tree."""
-    app.command(name="find")(find_anything)
-
-
 def find_anything(name: Name, application: Application = None, as_json: Json = False) -> None:
     """What has this id: order, session, payment, subscription, customer, event, delivery, idempotency key."""
     show_found(run(look_up(settings_looking(), name.strip(), application)), as_json)

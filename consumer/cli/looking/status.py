@@ -60,11 +60,6 @@ UNHEARD_AFTER = timedelta(seconds=10)
 PROBLEMS_MAX = 3
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put the command into the tree."""
-    app.command()(status)
-
-
 @dataclass(kw_only=True)
 class Look:
     """What was found out, as far as it could be."""

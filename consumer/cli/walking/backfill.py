@@ -30,11 +30,6 @@ from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.role import ApplicationSync
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put these commands into the tree."""
-    app.command()(backfill)
-
-
 def backfill(
     full: Annotated[bool, typer.Option("--full", help="The whole list, whatever was walked before.")] = False,
     since: Since = None,

@@ -34,11 +34,6 @@ FIGURES = (
 )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Put the command into the tree."""
-    app.command()(reconcile)
-
-
 def reconcile(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show drift and change nothing; exit 3 when there is any.")
