@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Table, and_, select, text
+from sqlalchemy import Table, and_, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
 from consumer.console.alarms.unread import NO_CREDENTIALS, is_read
 from consumer.console.cure import lift, release, settle
 from consumer.console.event_view import place_in, traces_of
-from consumer.console.timeline import timeline, wait_of, waits_of
-from consumer.console.views import access_view, findings_of, order_view, subscription_view
+from consumer.console.timeline import ENTRIES_MAX, newest, timeline, wait_of, waits_of
+from consumer.console.views import access_view, findings_of, order_view, rows_of, subscription_view
 from consumer.errors import NotFound
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
@@ -32,7 +32,6 @@ from handlers.fulfilment.order import FINDING_OF_HOLD, Hold
 OUTBOX: Table = OutboxRow.__table__
 READS: Table = ReadRow.__table__
 RUNS: Table = RunRow.__table__
-ENTRIES_MAX = 200
 ORDERS_MAX = 20
 NOBODY = "no handler that fulfils (`fulfils=True`, or an effect handler of fulfilment.requested) took the order"
 Entry = dict[str, Any]
@@ -134,7 +133,7 @@ async def explain_customer(
         await _next_of_subscriptions(session, application, subscriptions, is_read=is_read),
         await _next_of_orders(session, application, customer, orders, is_read=is_read),
     ]
-    checkouts = await _rows(session, fulfilment.CHECKOUTS, application, customer=customer)
+    checkouts = await rows_of(session, fulfilment.CHECKOUTS, application, limit=ENTRIES_MAX, customer=customer)
     found = {
         "state": state,
         "policy": _policy(policy, None),
@@ -154,7 +153,7 @@ async def explain_customer(
 
 
 async def _sources(session: AsyncSession, application: str, customer: str) -> list[Mapping[str, Any]]:
-    return await _rows(session, access.SOURCES, application, customer=customer)
+    return await rows_of(session, access.SOURCES, application, limit=ENTRIES_MAX, customer=customer)
 
 
 def _stopped(sources: Sequence[Mapping[str, Any]], now: datetime) -> list[Entry]:
@@ -171,7 +170,7 @@ def _stopped(sources: Sequence[Mapping[str, Any]], now: datetime) -> list[Entry]
 async def _orders_of(session: AsyncSession, application: str, customer: str) -> list[Entry]:
     """What the customer ordered, the newest payments first; bounded."""
     mine = and_(unindexed(fulfilment.ORDERS.c.application) == application, fulfilment.ORDERS.c.customer == customer)
-    rows = await _newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.paid_at, mine)
+    rows = await newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.paid_at, mine)
     return [await order_view(session, application, row["order_id"]) for row in rows[:ORDERS_MAX]]
 
 
@@ -188,17 +187,17 @@ async def _next_of_subscriptions(
 
 
 async def _next_of_orders(
-    session: AsyncSession, application: str, customer: str, newest: Sequence[Entry], *, is_read: bool
+    session: AsyncSession, application: str, customer: str, known: Sequence[Entry], *, is_read: bool
 ) -> list[Entry]:
     """The same of a customer's newest orders (as `order_view` shows them), and of all that are held: "I paid and got
     nothing". The words are literal for the index of held orders."""
-    shown = {one["order_id"]: one for one in newest}
+    shown = {one["order_id"]: one for one in known}
     orders = and_(
         fulfilment.ORDERS.c.application == application,
         fulfilment.ORDERS.c.customer == customer,
         text("hold IS NOT NULL"),
     )
-    held = await _newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.order_id, orders)
+    held = await newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.order_id, orders)
     older = [row for row in held if row["order_id"] not in shown]
     named: dict[str, Entry] = {id_: {"order_id": id_} for id_ in [*shown, *(row["order_id"] for row in older)]}
     due = await _due(session, application, {f"order:{id_}": name for id_, name in named.items()})
@@ -219,7 +218,7 @@ def _policy(policy: Policy, price_id: str | None) -> dict[str, Any]:
 
 
 async def _subscriptions_of(session: AsyncSession, application: str, customer: str) -> list[str]:
-    rows = await _rows(session, access.SUBSCRIPTIONS, application, customer=customer)
+    rows = await rows_of(session, access.SUBSCRIPTIONS, application, limit=ENTRIES_MAX, customer=customer)
     return [row["subscription_id"] for row in rows]
 
 
@@ -228,11 +227,11 @@ async def _due(session: AsyncSession, application: str, keys: Named) -> list[Ent
     if not keys:
         return []
     waiting = and_(OUTBOX.c.application == application, among(OUTBOX.c.key, keys), OUTBOX.c.published_at.is_(None))
-    timers = await _newest(session, OUTBOX, OUTBOX.c.seq, waiting)
+    timers = await newest(session, OUTBOX, OUTBOX.c.seq, waiting)
     ours = and_(RUNS.c.application == application, among(RUNS.c.key, keys))
-    runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, RUNS.c.blocking))
+    runs = await newest(session, RUNS, RUNS.c.seq, and_(ours, RUNS.c.blocking))
     let_pass = and_(ours, lanes.is_status(RunStatus.DEAD), ~RUNS.c.blocking)
-    runs += await _newest(session, RUNS, RUNS.c.seq, let_pass)
+    runs += await newest(session, RUNS, RUNS.c.seq, let_pass)
     found: list[Entry] = [
         {"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} | keys[row["key"]] for row in timers
     ]
@@ -262,7 +261,7 @@ async def _reads(session: AsyncSession, application: str, kind: str, ids: Named,
     return [
         {"at": row["due_at"], "code": "read", "attempts": row["attempts"],
          "error": row["code"] if is_read else NO_CREDENTIALS} | ids[row["object_id"]]
-        for row in await _newest(session, READS, READS.c.created_at, asked)
+        for row in await newest(session, READS, READS.c.created_at, asked)
     ]  # fmt: skip
 
 
@@ -297,18 +296,6 @@ def _in_order(*parts: list[Entry]) -> list[Entry]:
     """By time; what has none waits for an operator, and comes last: what holds an order before what is only found."""
     entries = [entry for part in parts for entry in part]
     return sorted(entries, key=lambda entry: (entry["at"] is None, entry["at"] or 0))
-
-
-async def _newest(session: AsyncSession, table: Table, order: Any, where: Any) -> list[Mapping[str, Any]]:
-    rows = await session.execute(select(table).where(where).order_by(order.desc()).limit(ENTRIES_MAX))
-    return [dict(row) for row in rows.mappings()]
-
-
-async def _rows(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:
-    conditions = [table.c[name] == value for name, value in where.items()]
-    wanted = select(table).where(table.c.application == application, *conditions)
-    rows = await session.execute(wanted.order_by(*map(unindexed, table.primary_key.columns)).limit(ENTRIES_MAX))
-    return [dict(row) for row in rows.mappings()]
 
 
 def _picked(row: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -38,19 +38,15 @@ async def timeline(
     derived from. What came at one instant stands as it came about: what a person said, the event, what it changed, what
     was found, what was derived of it.
     """
-    events = await _newest(
-        session, EVENTS, EVENTS.c.seq, and_(EVENTS.c.application == application, EVENTS.c.key == key)
-    )
-    changes = await _newest(
-        session, AUDIT, AUDIT.c.id, and_(AUDIT.c.application == application, AUDIT.c.subject == key)
-    )
+    events = await newest(session, EVENTS, EVENTS.c.seq, and_(EVENTS.c.application == application, EVENTS.c.key == key))
+    changes = await newest(session, AUDIT, AUDIT.c.id, and_(AUDIT.c.application == application, AUDIT.c.subject == key))
     requested = [row["id"] for row in events if row["type"] == REQUESTED]
     delivered = (RUNS.c.event_id.in_(requested), RUNS.c.status == "succeeded", RUNS.c.handler.not_in(bystanders()))
     shown = or_(RUNS.c.code.is_not(None), and_(*delivered))
     ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, [row["id"] for row in events]))
-    runs = await _newest(session, RUNS, RUNS.c.seq, and_(ours, shown)) if events else []
+    runs = await newest(session, RUNS, RUNS.c.seq, and_(ours, shown)) if events else []
     died = and_(DEAD.c.application == application, among(DEAD.c.event_id, [row["id"] for row in events]))
-    was_dead = await _newest(session, DEAD, DEAD.c.id, and_(died, DEAD.c.settled_at.is_not(None))) if events else []
+    was_dead = await newest(session, DEAD, DEAD.c.id, and_(died, DEAD.c.settled_at.is_not(None))) if events else []
     causes = await _causes(session, application, [row["id"] for row in events])
     entries = [((row["received_at"], 4 * (row["id"] in causes), row["seq"]), _event(row, causes)) for row in events]
     entries += [((row["at"], 1 if by_handler(row["actor"]) else -1, row["id"]), _change(row)) for row in changes]
@@ -87,7 +83,7 @@ async def _findings(session: AsyncSession, application: str, plugin: str | None,
     table = TABLES[plugin]
     found = and_(table.c.application == application, among(table.c.kind, sorted(KINDS)), among(table.c.subject, about))
     entries: list[Entry] = []
-    for row in await _newest(session, table, table.c.opened_at, found):
+    for row in await newest(session, table, table.c.opened_at, found):
         one = {"finding": row["kind"], "about": row["subject"]}
         entries.append({"at": row["opened_at"], "code": "finding.opened"} | one | {"detail": row["detail"]})
         if row["closed_at"] is not None:
@@ -148,7 +144,8 @@ async def _causes(session: AsyncSession, application: str, ids: Sequence[str]) -
     return {event_id: cause for event_id, cause in await session.execute(wanted) if cause != event_id}
 
 
-async def _newest(session: AsyncSession, table: Table, order: Any, where: Any) -> list[Mapping[str, Any]]:
+async def newest(session: AsyncSession, table: Table, order: Any, where: Any) -> list[Mapping[str, Any]]:
+    """The newest rows that fit, by `order`, at most ENTRIES_MAX."""
     rows = await session.execute(select(table).where(where).order_by(order.desc()).limit(ENTRIES_MAX))
     return [dict(row) for row in rows.mappings()]
 

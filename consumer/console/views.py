@@ -53,11 +53,11 @@ async def order_view(session: AsyncSession, application: str, order_id: str) -> 
         "runs": runs,
         "sessions": [
             {"session_id": one["session_id"], "status": one["status"]}
-            for one in await _many(session, fulfilment.CHECKOUTS, application, order_id=order_id)
+            for one in await rows_of(session, fulfilment.CHECKOUTS, application, order_id=order_id)
         ],
         "payments": [
             {"payment_id": one["payment_id"], "amount": one["amount"]}
-            for one in await _many(session, fulfilment.PAYMENTS, application, order_id=order_id)
+            for one in await rows_of(session, fulfilment.PAYMENTS, application, order_id=order_id)
         ],
         "findings": await findings_of(session, fulfilment.FINDINGS, application, order_id),
     }
@@ -66,7 +66,7 @@ async def order_view(session: AsyncSession, application: str, order_id: str) -> 
 async def requested_runs(session: AsyncSession, application: str, order_id: str) -> list[dict[str, Any]]:
     """The runs of the merchant's handlers on this order's `fulfilment.requested`."""
     event_id = derived_id(application, REQUESTED, f"order:{order_id}", "order")
-    rows = await _many(session, RUNS, application, event_id=event_id)
+    rows = await rows_of(session, RUNS, application, event_id=event_id)
     others = frozenset(await session.scalars(bystanders())) if rows else frozenset()
     traces = await traces_of(session, application, event_id) if rows else {}
     names = ("handler", "status", "attempts", "next_at", "code", "reason")
@@ -96,7 +96,7 @@ async def subscription_view(
         raise NotFound("the subscription is unknown", subscription_id=subscription_id)
     sub = to_subscription(row)
     grants = policy.grants_of(sub.price_id, sub.product_id)
-    standing = await _many(session, access.ENTITLEMENTS, application, customer=sub.customer)
+    standing = await rows_of(session, access.ENTITLEMENTS, application, customer=sub.customer)
     stands = any(row["allowed"] and row["entitlement"] in (grants or ()) for row in standing)
     source = by_subscription(subscription_id, sub, policy, now, stands=stands)
     return {
@@ -129,7 +129,7 @@ async def subscription_view(
 
 async def access_view(session: AsyncSession, application: str, customer: str, now: datetime) -> dict[str, Any]:
     """What a customer may use, and why. One nobody has heard of may use nothing; that is an answer, not an error."""
-    rows = await _many(session, access.ENTITLEMENTS, application, customer=customer)
+    rows = await rows_of(session, access.ENTITLEMENTS, application, customer=customer)
     entitlements = [
         {
             "entitlement": row["entitlement"],
@@ -156,18 +156,20 @@ def is_allowed(row: Mapping[str, Any], now: datetime) -> bool:
 
 async def findings_of(session: AsyncSession, table: Table, application: str, subject: str) -> list[dict[str, Any]]:
     """What is open for an operator about this subject."""
-    rows = await _many(session, table, application, subject=subject, closed_at=None)
+    rows = await rows_of(session, table, application, subject=subject, closed_at=None)
     return [{"kind": row["kind"], "opened_at": row["opened_at"], "detail": row["detail"]} for row in rows]
 
 
 async def _one(session: AsyncSession, table: Table, application: str, **key: Any) -> Mapping[str, Any] | None:
-    found = await _many(session, table, application, **key)
+    found = await rows_of(session, table, application, **key)
     return found[0] if found else None
 
 
-async def _many(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:
-    """Rows of one application, bounded, in key order."""
+async def rows_of(
+    session: AsyncSession, table: Table, application: str, *, limit: int = ROWS_MAX, **where: Any
+) -> list[Mapping[str, Any]]:
+    """Rows of one application whose columns have these values, at most `limit`, in key order."""
     conditions = [table.c[name] == value for name, value in where.items()]
     wanted = select(table).where(table.c.application == application, *conditions)
-    rows = await session.execute(wanted.order_by(*map(unindexed, table.primary_key.columns)).limit(ROWS_MAX))
+    rows = await session.execute(wanted.order_by(*map(unindexed, table.primary_key.columns)).limit(limit))
     return [dict(row) for row in rows.mappings()]
