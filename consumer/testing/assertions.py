@@ -241,11 +241,13 @@ class Stage:
         """What must change nothing, in words, and how it is played."""
         found: dict[str, Play] = {
             "delivered twice": lambda bench: self.deliver(bench, [e for e in self.events for _ in range(2)]),
-            "delivered by replicas at once": self.at_once,
-            "a crash between the effect and its mark": self.crash,
+            "delivered by replicas at once": lambda bench: self.befalls_each(bench, "at once"),
+            "a crash between the effect and its mark": lambda bench: self.befalls_each(bench, "crash", "deliver"),
             "everything again a day later, newest first": self.again_late,
         }
-        return found | ({LOST_ANSWER: self.lost_answers} if self.is_tried_again else {})
+        return found | (
+            {LOST_ANSWER: lambda bench: self.befalls_each(bench, "lose the answer")} if self.is_tried_again else {}
+        )
 
     def befall(self, bench: Workbench, event: Event, what: str) -> None:
         """One thing happens to one event: `deliver`, `at once`, `crash`, `lose the answer`."""
@@ -268,26 +270,11 @@ class Stage:
                 bench.deliver(self._handler, event)
         bench.wait(PATIENCE_S, self._handler)
 
-    def at_once(self, bench: Workbench) -> None:
-        """Each by replicas at once."""
+    def befalls_each(self, bench: Workbench, *what: str) -> None:
+        """These things, in turn, to each event; and everything that is tried again."""
         for event in self.events:
-            if self._wants(bench, event):
-                bench.run_at_once(self._handler, event)
-        bench.wait(PATIENCE_S, self._handler)
-
-    def crash(self, bench: Workbench) -> None:
-        """Each with a crash between the effect and its mark."""
-        for event in self.events:
-            if self._wants(bench, event):
-                bench.run_and_crash(self._handler, event)
-                bench.deliver(self._handler, event)
-        bench.wait(PATIENCE_S, self._handler)
-
-    def lost_answers(self, bench: Workbench) -> None:
-        """Each with its answers lost."""
-        for event in self.events:
-            if self._wants(bench, event):
-                bench.run_and_lose_answers(self._handler, event, PATIENCE_S)
+            for one in what:
+                self.befall(bench, event, one)
         bench.wait(PATIENCE_S, self._handler)
 
     def _wants(self, bench: Workbench, event: Event) -> bool:
