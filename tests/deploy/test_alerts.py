@@ -237,6 +237,22 @@ def test_forged_webhooks_beside_good_ones_page_nobody(tmp_path: Path) -> None:
     _test_rules(asked, "1m", tmp_path)
 
 
+@pytest.mark.slow
+def test_where_nobody_reads_a_list_a_shop_that_sells_little_is_told_too(tmp_path: Path) -> None:
+    """A webhook an hour, each refused: the ten minutes of the others see one."""
+    few, silent = "0x59 1x59 2x59 3x59 4x59 5x59", f"consumer_sync_webhooks_silent{{{SHOP}}}"
+    asked = [
+        _asked("ConsumerSignaturesRefused", "1m", "355m", series, fires)
+        for series, fires in (
+            ({FORGED: few, ACCEPTED: "7x360"}, 1),
+            ({FORGED: few}, 1),
+            ({FORGED: few, ACCEPTED: "0x200 1x160"}, 0),
+            ({FORGED: few, ACCEPTED: "7x360", silent: "0x360"}, 0),
+        )
+    ]
+    _test_rules(asked, "1m", tmp_path)
+
+
 def test_every_alert_has_examples() -> None:
     assert set(EXAMPLES) == {rule["alert"] for rule in ALERTS}
 

@@ -18,6 +18,8 @@ from consumer.ledger.processes import SIGNATURES, Process
 REFUSED_MIN: Final = 3
 LATELY: Final = timedelta(minutes=10)
 REMEMBERED: Final = timedelta(hours=1)
+UNLISTED_FOR: Final = timedelta(days=1)
+"""A shop that sells a few times a day is told until a good one comes: no list brings what was refused."""
 ADVICE: Final = "is CONSUMER_WEBHOOK_SECRETS, the scheme, or the clock of `serve` wrong?"
 
 
@@ -64,10 +66,10 @@ def are_ours(one: Refused, silent_since: datetime | None, now: datetime) -> bool
 
 
 def look_ours(one: Refused, now: datetime) -> bool:
-    """Whether they seem to be the service's, where no list can tell: several carried a signature lately, and no good
-    one came beside them."""
+    """Whether they seem to be the service's, where no list can tell: several carried a signature, and no good one came
+    beside them, or since."""
     is_alone = one.verified_at is None or one.last_at - one.verified_at > LATELY
-    return one.signed >= REFUSED_MIN and is_alone and now - one.last_at <= LATELY
+    return one.signed >= REFUSED_MIN and is_alone and now - one.last_at <= UNLISTED_FOR
 
 
 def _at(seen_at: datetime, tally: Mapping[str, Any], word: str) -> datetime | None:

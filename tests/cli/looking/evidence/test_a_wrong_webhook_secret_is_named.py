@@ -50,6 +50,7 @@ def test_where_nobody_reads_a_list_several_signed_ones_and_no_good_one_degrade()
     assert found(serve(signed=2, refused=50)) == [], "visitors who sign nothing"
     assert found(serve(verified_s=60.0)) == [], "forged, beside good ones"
     assert found(serve(), serve("other", refused=0, signed=0, last_s=None, verified_s=60.0)) == [], "of another process"
-    assert found(serve(last_s=700.0)) == [], "long ago"
+    assert [one.code for one in found(serve(last_s=6 * 3600.0))] == ["signatures_refused"], "a shop that sells little"
+    assert found(serve(last_s=25 * 3600.0)) == [], "long ago"
     stopped = replace(serve("old", refused=0, signed=0, last_s=None, verified_s=5.0), stopped_at=NOW, seen_at=LONG_AGO)
     assert [one.code for one in found(serve(), stopped)] == ["signatures_refused"]
