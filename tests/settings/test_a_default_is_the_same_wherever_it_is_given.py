@@ -66,7 +66,7 @@ def test_a_worker_takes_as_much_and_waits_as_long(settings: Settings) -> None:
 
 
 def test_the_log_is_reached_alike(settings: Settings) -> None:
-    assert parts.kafka_security(settings) == KafkaSecurity()
+    assert log_parts.kafka_security(settings) == KafkaSecurity()
     for log in (Broker, EmbeddedBroker, KafkaBroker):
         assert default_of(log.subscribe, "drain_s") == settings.drain_s
         assert default_of(log.publish, "timeout_s") == settings.publish_timeout_s
