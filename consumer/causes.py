@@ -57,7 +57,7 @@ _AWAY = Cause(
 )
 
 SAID_CHARS: Final = 200
-SAYS_WHICH: Final = ("08P01", "42501")
+SAYS_WHICH: Final = ("08P01", "42501", "42P07")
 """Of these the server's own words tell what it is about: its limits and our tables by name, no value."""
 LOST: Final = "08"
 """The class of a connection that is lost, or cannot be made."""
@@ -69,6 +69,9 @@ SQLSTATES: Final[Mapping[str, Cause]] = {
     "28000": _LOGIN,
     "28P01": _LOGIN,
     "42501": _FORBIDDEN,
+    "42P07": Cause(
+        errors.DatabaseShared, "CREATE DATABASE for it, or CREATE SCHEMA and ALTER ROLE … SET search_path for its user"
+    ),
     "08P01": Cause(
         errors.PoolerRefuses, "see its own log; PgBouncer may pool sessions or transactions, not statements"
     ),
@@ -158,9 +161,6 @@ NOT_UTF8: Final = Cause(
     errors.DatabaseNotUtf8,
     "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move the ledger there (backup.md)",
 )
-SHARED: Final = Cause(
-    errors.DatabaseShared, "CREATE DATABASE for it, or CREATE SCHEMA and ALTER ROLE … SET search_path for its user"
-)
 SLOW: Final = Cause(errors.LedgerSlow, "see what the server is busy with, and the network between")
 DATABASE_TLS: Final = Cause(
     errors.DatabaseTlsFailed, "check the server's certificate, its names and dates, and PGSSLROOTCERT, who signs it"
@@ -176,7 +176,6 @@ def every() -> Iterator[Cause]:
             TLS,
             DATABASE_TLS,
             NOT_UTF8,
-            SHARED,
             SLOW,
             LOG_INCOMPATIBLE,
         ]

@@ -270,7 +270,7 @@ class DatabaseNotUtf8(LedgerError):
 
 
 class DatabaseShared(LedgerError):
-    """Another application's migrations are noted in this schema: the ledger needs a schema or a database of its own."""
+    """Another application's tables are in this schema: the ledger needs a schema or a database of its own."""
 
     code = "database_shared"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 import handlers.access.tables
@@ -196,7 +197,19 @@ async def test_no_tables_are_made_in_an_encoding_that_cannot_keep_all_customers_
         await odd.stop()
 
 
-# cause: SHARED
+# cause: 42P07
+async def test_a_table_of_somebody_elses_with_a_name_of_ours_is_named(server: StoppableServer) -> None:
+    ours = Database(await asyncio.to_thread(create_database, server.uri))
+    try:
+        async with ours.transaction() as session:
+            await session.execute(text("CREATE TABLE events (id integer)"))
+        with pytest.raises(DatabaseShared) as told:
+            await schema.upgrade(ours)
+        assert told.value.fields["said"] == 'relation "events" already exists'
+    finally:
+        await ours.stop()
+
+
 async def test_no_tables_are_made_beside_another_applications_migrations(server: StoppableServer) -> None:
     """Ours were noted among theirs: Alembic refused their own next release."""
     url = await asyncio.to_thread(create_database, server.uri)
