@@ -9,9 +9,10 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from aiokafka.conn import create_conn
 from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.produce import ProduceRequest
 
-from consumer.broker.kafka.connection import KafkaConnection
+from consumer.broker.kafka.connection import KafkaConnection, is_reached
 from consumer.causes import of_kafka
 from consumer.errors import BrokerError, BrokerUnavailable
 
@@ -32,8 +33,8 @@ def broker_error(error: BaseException, message: str, **fields: Any) -> BrokerErr
 
 
 async def why_unreachable(connection: KafkaConnection) -> BrokerError | None:
-    """What the servers answer to one who connects: a refused login, a certificate; None when one takes us, or when
-    nobody answers in ASK_WITHIN_S."""
+    """What the servers answer to one who connects: a refused login, a certificate, brokers at addresses that lead
+    nowhere from here; None when one takes us, or when nobody answers in ASK_WITHIN_S."""
     options = {name: value for name, value in connection.options().items() if name not in NOT_OF_A_CONNECTION}
     for server in connection.servers:
         host, _, port = server.rpartition(":")
@@ -42,14 +43,26 @@ async def why_unreachable(connection: KafkaConnection) -> BrokerError | None:
                 found = await create_conn(
                     host.strip("[]"), int(port), request_timeout_ms=int(ASK_WITHIN_S * 1000), **options
                 )
-            found.close()
+                try:
+                    return await _leads_nowhere(found)
+                finally:
+                    found.close()
         except (*REFUSALS, TimeoutError) as error:
             known = of_kafka(error)
             if known is not None:
                 return type(known)(servers=server, **known.fields)
-        else:
-            return None
     return None
+
+
+async def _leads_nowhere(connected: Any) -> BrokerError | None:
+    """Where a server sends us on to, as clients of Kafka have to go, when none of it can be reached from here."""
+    told = await connected.send(MetadataRequest([]))
+    named = [f"{host}:{port}" for _, host, port, *_ in told.brokers]
+    if not named or any(await asyncio.gather(*map(is_reached, named))):
+        return None
+    return BrokerUnavailable(
+        f"the broker answers and sends us on to {', '.join(named)}, where nobody is: see its advertised.listeners"
+    )
 
 
 async def probe(client: Any, topic: str, within_s: float) -> None:

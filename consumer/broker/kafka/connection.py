@@ -84,12 +84,13 @@ class KafkaConnection:
         the other, in any order, and waits for a machine that is gone as long as for an answer: ten to forty seconds."""
         if len(self.servers) == 1:
             return self
-        found = await asyncio.gather(*map(_is_reached, self.servers))
-        there = tuple(server for server, is_reached in zip(self.servers, found, strict=True) if is_reached)
+        found = await asyncio.gather(*map(is_reached, self.servers))
+        there = tuple(server for server, is_there in zip(self.servers, found, strict=True) if is_there)
         return replace(self, servers=there or self.servers)
 
 
-async def _is_reached(server: str) -> bool:
+async def is_reached(server: str) -> bool:
+    """Whether a connection to it can be made; it says nothing on it."""
     host, _, port = server.rpartition(":")
     try:
         async with asyncio.timeout(REACH_WITHIN_S):

@@ -441,6 +441,16 @@ async def test_the_mark_of_a_transaction_is_no_record_that_waits(kafka_broker: K
     await broker.stop(5.0)
 
 
+# case: O2
+async def test_a_broker_that_sends_us_where_nobody_is_says_where(tmp_path: Path) -> None:
+    nowhere = free_port()
+    with kafka_server(tmp_path / "kafka", advertised_port=nowhere) as server:
+        broker = KafkaBroker([f"127.0.0.1:{server.port}"], start_within_s=1.0)
+        for look in (broker.start(), broker.check(), broker.look([TOPIC]), broker.look_at_groups({"g": "t"})):
+            with pytest.raises(BrokerUnavailable, match=f"sends us on to 127.0.0.1:{nowhere}, where nobody is"):
+                await look
+
+
 @contextmanager
 def silence() -> Iterator[int]:
     """A port that answers no connection, as a machine does that is gone: its queue is full."""
