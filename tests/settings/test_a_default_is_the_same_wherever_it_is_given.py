@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumer.app import parts, receive_parts
+from consumer.app import log_parts, parts, receive_parts
 from consumer.app.sync_parts import sync_policy
 from consumer.broker import KafkaSecurity
 from consumer.broker.base import Broker
