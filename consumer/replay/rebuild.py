@@ -215,7 +215,7 @@ class _Play:
                 )
             await savepoint.rollback()  # then it found something else, and left it as it was
             return
-        sent = [one for one in news if self._rebuild.is_for_others(one)]
+        sent = [one for one in news if self._rebuild.is_for_others(one) and not one.is_later(step.at)]
         if sent:
             raise RebuildDiffers(f"{sent[0].type} by {handler.name} on {step.event_id} was never sent")
         await savepoint.commit()

@@ -275,28 +275,33 @@ async def remind(event, ctx):
 
 
 # case: G9
+@pytest.mark.parametrize("whose", ["its own", "another's"])
 async def test_a_projection_whose_timer_was_withdrawn_and_whose_tables_refer_to_each_other(
-    sqlite_ledger: Database, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sqlite_ledger: Database, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     """No row of the outbox says that the timer was: what its run wrote was left out."""
-    install_plugin(tmp_path, "keeper", KEEPER)
+    name = "keeper" if whose == "its own" else "keepers"
+    source = KEEPER.replace("keeper", name)
+    if whose == "another's":
+        source = source.partition(f'@handles("{name}.remind"')[0]
+    install_plugin(tmp_path, name, source)
     monkeypatch.syspath_prepend(str(tmp_path))
-    plugin = import_module("keeper")
+    plugin = import_module(name)
     async with sqlite_ledger.engine.begin() as connection:
         for model in (plugin.Account, plugin.Entry):
             await connection.run_sync(model.__table__.create)
-    work = Workshop(sqlite_ledger, broker, [plugin.keep, plugin.forget, plugin.remind])
+    work = Workshop(sqlite_ledger, broker, [plugin.keep, plugin.forget])
     await work.publish(
         order_paid(1, "A"), service_event("evt_2", "order.expired", "A"), order_paid(3, "B"), order_paid(4, "C")
     )
     async with work.working():
         await eventually(lambda: work.all_succeeded(4))
     desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
-    tables = [word for name in ("keeper_account", "keeper_entry") for word in ("--table", name)]
-    done = await asyncio.to_thread(desk.ask, "rebuild", "keeper", "--yes", *tables)
+    tables = [word for table in ("account", "entry") for word in ("--table", f"{name}_{table}")]
+    done = await asyncio.to_thread(desk.ask, "rebuild", name, "--yes", *tables)
     assert {(one["table"], one["rows_before"], one["rows_after"], one["is_same"]) for one in done["tables"]} == {
-        ("keeper_account", 1, 1, True),
-        ("keeper_entry", 3, 3, True),
+        (f"{name}_account", 1, 1, True),
+        (f"{name}_entry", 3, 3, True),
     }
 
 
