@@ -7,7 +7,6 @@ import binascii
 import hashlib
 import hmac
 from dataclasses import replace
-from datetime import timedelta
 
 from consumer.sandbox.engine import records as r
 from consumer.sandbox.engine.world import World
@@ -187,11 +186,6 @@ class Applications:
         if not self.merchant(application.merchant_id).active:
             raise Refusal("invalid_api_credentials")
         return application
-
-    def seconds_to_next_expiry(self, app_id: str) -> timedelta | None:
-        """How long until the next rolled secret stops working; None when none is rolled."""
-        ends = [s.expires_at for s in self.valid_secrets(self.get(app_id)) if s.expires_at]
-        return min(ends) - self._world.now() if ends else None
 
 
 def _basic(header: str | None) -> tuple[str, str]:
