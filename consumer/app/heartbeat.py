@@ -121,7 +121,8 @@ class Heartbeat:
                         await stop.wait()
                 except TimeoutError:
                     continue
-            await self._try(self._end)
+            if self._database is not None:  # else it never had a ledger: nothing is there to be told
+                await self._try(self._end)
         finally:
             await self.stop()
 
@@ -192,12 +193,10 @@ class Heartbeat:
             self._metrics.check_failing.labels(name, code).set(1)
 
     async def _end(self) -> None:
-        if self._database is None:
-            return
         if self._died_of is not None:
             await self._beat()
             return
-        async with self._database.transaction() as session:
+        async with self._own().transaction() as session:
             await processes.ended(session, self._process, await shared_time(session))
 
     def _says(self, role: str) -> dict[str, str]:

@@ -56,3 +56,21 @@ async def test_it_is_said_once_and_its_end_too(
     events = Counter(json.loads(line)["event"] for line in stream.getvalue().splitlines())
     assert len(waiting) > 1, "one part alone proves nothing"
     assert (events["ledger_not_ready"], events["ledger_not_ready_over"]) == (1, 1)
+
+
+async def test_who_never_had_a_ledger_does_not_say_at_its_end_that_it_is_back(
+    tmp_path: Path, stream: io.StringIO
+) -> None:
+    """A `serve` of a cluster has none."""
+    environ = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/none/consumer.db"}
+
+    async def is_told() -> bool:
+        return "heartbeat_not_stored" in stream.getvalue()
+
+    stop = asyncio.Event()
+    async with App(load_settings(environ, Role.CONSOLE)) as app:
+        running = asyncio.create_task(app.run(stop))
+        await eventually(is_told, within_s=20)
+        stop.set()
+        await running
+    assert "heartbeat_stored_again" not in stream.getvalue()
