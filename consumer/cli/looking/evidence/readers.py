@@ -45,13 +45,15 @@ def to_judge(
 ) -> list[tuple[str, str | None]]:
     """The applications to judge, as (name, app id or None): this shell need not have what `sync` was given, nor name
     all that it reads. Where none has credentials and nothing is kept, nobody meant to read: signed webhooks are all
-    there is. One that lives on them and was read once is read no more. One that left all settings is missed while its
-    deliveries are `waiting`."""
+    there is. One that lives on them and was read once is read no more, unless its credentials are here and a `sync`
+    reads others: that one was not given them. One that left all settings is missed while its deliveries are
+    `waiting`."""
     has_any = any(one.has_credentials for one in applications)
     found: list[tuple[str, str | None]] = []
     for one in applications:
         needs_reads = one.has_credentials and one.authenticity is Authenticity.API
-        is_left = one.name in ever and one.name not in kept and one.authenticity is not Authenticity.API
+        is_unread = one.name in ever and one.name not in kept and one.authenticity is not Authenticity.API
+        is_left = is_unread and not (one.has_credentials and kept)
         if needs_reads or one.name in kept or (has_any and not is_left):
             found.append((one.name, one.app_id if one.has_credentials else None))
     others = {*kept, *waiting} - {one.name for one in applications}

@@ -69,6 +69,11 @@ def test_one_that_lives_on_signatures_and_is_read_no_more_is_not_judged() -> Non
     shop = application("shop", Authenticity.SIGNATURE, secret=True)
     assert to_judge([shop], ever=("shop",), kept=("shop",)) == [("shop", "id-shop")]
     assert to_judge([shop], ever=("shop",), kept=()) == []
+    club = application("club", Authenticity.API, secret=True)
+    unread = application("shop", Authenticity.SIGNATURE)
+    assert to_judge([club, unread], ever=BOTH, kept=("club",)) == [("club", "id-club")]
+    both = [("club", "id-club"), ("shop", "id-shop")]
+    assert to_judge([club, shop], ever=BOTH, kept=("club",)) == both, "`sync` lacks the credentials that are here"
     hinted = application("shop", Authenticity.API, secret=True)
     assert to_judge([hinted], ever=("shop",), kept=()) == [("shop", "id-shop")], "nothing is confirmed without it"
 
