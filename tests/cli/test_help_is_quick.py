@@ -101,7 +101,7 @@ BUDGETS = {
     ("dead", "list"): 360,
     ("find", "x"): 386,
     ("explain", "order", "x"): 408,
-    ("findings", "list"): 395,
+    ("findings", "list"): 412,
     ("quarantine", "list"): 373,
     ("handlers", "list"): 410,
     ("status",): 479,
