@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from typing import Any
 
-import structlog
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
@@ -21,14 +20,14 @@ from consumer.clock import Clock
 from consumer.errors import BrokerError, BrokerUnavailable, again
 from consumer.telemetry.logs import Condition
 
-LOG = structlog.get_logger(__name__)
-
 LAG_TIMEOUT_S = 10.0
 WATCH_EVERY_S = 5.0
 STALLED_AFTER_S = 30.0
 UNANSWERED_LIMIT = 6
 RESTART_WAIT_S = 1.0
 RESTART_WAIT_CEILING_S = 10.0
+REPLACED_QUIET_S = 60.0
+"""Who was not replaced for so long reads again."""
 
 Pulled = tuple[int, Mapping[TopicPartition, Sequence[Any]]]
 
@@ -347,11 +346,13 @@ class KafkaSubscription:
         """Replace a consumer that gave up or stands still although there is something to read (#1037, #712)."""
         unanswered = 0
         blind = Condition("member_not_watched", group=self._group)
+        replaced = Condition("member_replaced", group=self._group, quiet_s=REPLACED_QUIET_S)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCH_EVERY_S):
                     await self._alarm.wait()
             self._alarm.clear()
+            replaced.lapse()
             try:
                 if self._broken is None:
                     self._broken = await self._stalled()
@@ -363,7 +364,7 @@ class KafkaSubscription:
                 if unanswered >= UNANSWERED_LIMIT:
                     self._broken = "the cluster does not answer"
             if self._broken is not None:
-                LOG.warning("member_replaced", group=self._group, reason=self._broken)
+                replaced.lasts(self._broken)
                 await self._replace()
                 unanswered = 0
 

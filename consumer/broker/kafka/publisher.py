@@ -53,6 +53,8 @@ REQUEST_TIMEOUT_S = 10.0
 RENEW_WAIT_S = 0.5
 RENEW_WAIT_CEILING_S = 5.0
 END_WITHIN_S = 2.0
+REPLACED_QUIET_S = 60.0
+"""A producer that was not replaced for so long publishes again."""
 
 
 class _Flight:
@@ -85,6 +87,7 @@ class KafkaPublisher:
         self._gathering = False
         self._empty = asyncio.Event()
         self._running = False
+        self._replaced = Condition("producer_replaced", quiet_s=REPLACED_QUIET_S)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()  # asking for it costs a call of the system
 
@@ -317,6 +320,7 @@ class KafkaPublisher:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
+            self._replaced.lapse()
             since_s = min((flight.since_s for flight in self._flights.values()), default=loop.time())
             if loop.time() - since_s > STUCK_AFTER_S and self._producer is not None:
                 self._renew(self._producer, f"no acknowledgement in {STUCK_AFTER_S} s")
@@ -325,7 +329,7 @@ class KafkaPublisher:
         """Replace this producer; once, however many lanes find it broken. What it had on its way fails."""
         if producer is not self._producer:
             return
-        LOG.warning("producer_replaced", reason=reason)
+        self._replaced.lasts(reason)
         self._producer = None
         flights, self._flights = list(self._flights.values()), {}
         for flight in flights:

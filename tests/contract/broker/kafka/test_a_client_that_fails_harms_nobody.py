@@ -119,3 +119,24 @@ async def test_a_member_while_a_broker_has_no_request_in_common_with_it(
     client.refusal = None
     await eventually(lambda: found._consumer is not None and found._broken is None)
     await found.stop(1)
+
+
+# case: O3
+async def test_one_that_is_replaced_again_and_again_fills_no_log(client: type[Client]) -> None:
+    address = KafkaConnection(servers=("127.0.0.1:1",), client_id="tests")
+    writes = publisher.KafkaPublisher(address, max_pending=10, max_pending_bytes=1000)
+    membership = Membership(topics=("t",), group="work", heartbeat_s=1, session_s=5)
+    reads = member.KafkaSubscription(address, membership, clock=SystemClock(), exists=_there)
+    await writes.start(5)
+    await reads.start()
+    with capture_logs() as said:
+        for _ in range(5):
+            before = writes._producer, reads._consumer
+            writes._renew(writes._producer, "a batch failed")
+            reads._broken = "UnsupportedCodecError"
+            reads._alarm.set()
+            await eventually(lambda: writes._producer not in (None, before[0]))  # noqa: B023 - it ends in this round
+            await eventually(lambda: reads._consumer not in (None, before[1]) and reads._broken is None)  # noqa: B023 - the same
+    assert [line["event"] for line in said] == ["producer_replaced", "member_replaced"]
+    await reads.stop(1)
+    await writes.stop(1)
