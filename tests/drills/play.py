@@ -117,7 +117,7 @@ async def stay_silent(here: Scene, for_s: float = SILENT_FOR_S) -> str:
 
 def _commands(lines: Sequence[str], here: Scene) -> list[Sequence[str]]:
     """Those of the lines that are for this fault."""
-    typed = [runbook.words(line, here.names, here.found.environ) for line in lines]
+    typed = [runbook.words(line, here.names) for line in lines]
     return [words for words in typed if words is not None]
 
 

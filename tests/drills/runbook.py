@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from string import Template
 
 from tests.drills.rules import RULES, alerts
 
@@ -39,8 +38,8 @@ def placeholders(line: str) -> set[str]:
     return {word for word in line.split() if _NAME.fullmatch(word)}
 
 
-def words(line: str, names: Mapping[str, str], environ: Mapping[str, str]) -> Sequence[str] | None:
+def words(line: str, names: Mapping[str, str]) -> Sequence[str] | None:
     """The line as a shell would pass it on; None when a name is not known here."""
     if not placeholders(line) <= names.keys():
         return None
-    return [Template(names.get(word, word)).safe_substitute(environ) for word in shlex.split(line)]
+    return [names.get(word, word) for word in shlex.split(line)]

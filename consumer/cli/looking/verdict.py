@@ -175,7 +175,9 @@ def _deliveries(figures: Figures, wrong: Collection[str]) -> list[Finding]:
 def _gone(waits: Mapping[str, int]) -> str:
     """Not stuck: it is over when somebody brings the handler back, or gives its runs up (cases H7, H8)."""
     names = ", ".join(f"{name} ({count})" for name, count in sorted(waits.items()))
-    return f"runs wait for a handler nobody has: {names}; `consumer dead discard --handler NAME` gives them up"
+    return (
+        f"runs wait for a handler nobody has: {names}; `consumer dead discard --handler NAME --reason …` gives them up"
+    )
 
 
 def _late(one: LateDecision, now: datetime) -> str:

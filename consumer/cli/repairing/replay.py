@@ -200,7 +200,9 @@ async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: floa
         if not await made.has_worker():
             typer.echo("no worker lives: this waits for `consumer work` to be started, some minutes at most", err=True)
         for name in await made.paused(plan_id):
-            typer.echo(f"{name} is paused: this waits for `consumer handlers resume {name}`, some minutes", err=True)
+            typer.echo(
+                f"{name} is paused: this waits for `consumer handlers resume {name} --reason …`, some minutes", err=True
+            )
         with ReplayBar(plan_id) as bar:
             return await made.run(
                 plan_id,

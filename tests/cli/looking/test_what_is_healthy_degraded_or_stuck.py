@@ -110,7 +110,7 @@ def test_who_did_not_answer_is_named_by_its_address() -> None:
 def test_a_handler_that_nobody_has_is_named_with_what_waits_for_it() -> None:
     [finding] = judge(replace(WELL, retrying=4, parked=1, gone_handlers={"shop:ship": 3, "shop:bill": 2}))
     assert finding.text.startswith("runs wait for a handler nobody has: shop:bill (2), shop:ship (3)")
-    assert "consumer dead discard --handler NAME" in finding.text
+    assert "consumer dead discard --handler NAME --reason …" in finding.text
 
 
 # case: G7

@@ -93,7 +93,7 @@ async def test_a_handler_of_the_plan_that_is_paused_is_named(
             await shop.replaying().apply(plan)
         done = await asyncio.to_thread(desk.call, "replay", "apply", plan["id"], "--reason", "why", "--yes")
         assert done.returncode == 1
-        assert "shop:mail is paused: this waits for `consumer handlers resume shop:mail`" in done.stderr
+        assert "shop:mail is paused: this waits for `consumer handlers resume shop:mail --reason …`" in done.stderr
         last = done.stderr.splitlines()[-1]
         assert last.startswith("error[replay_stalled]: A handler of the plan is paused"), last
         assert "paused=shop:mail" in last
