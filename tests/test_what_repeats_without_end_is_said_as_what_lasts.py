@@ -22,8 +22,8 @@ LAST = {
     "hints_flooded", "hints_not_settled_by_walking", "history_left_alone", "housekeeping_failed", "identity_not_read",
     "invariants_broken", "invariants_unknown", "lag_unknown", "leading_failed", "ledger_and_log_not_compared",
     "ledger_not_ready", "listed_events_not_understood", "log_not_watched", "member_not_heard",
-    "member_not_started_again", "member_not_watched", "missing_here", "offsets_not_committed",
-    "old_records_not_deleted", "poll_failed", "producer_not_started_again", "quarantine_pruned",
+    "member_not_started_again", "member_not_watched", "member_replaced", "missing_here", "offsets_not_committed",
+    "old_records_not_deleted", "poll_failed", "producer_not_started_again", "producer_replaced", "quarantine_pruned",
     "readiness_check_failed", "receive_failed", "reconcile_braked", "reconcile_found_unplaced", "record_not_kept",
     "records_not_kept", "relay_waits", "results_not_stored", "taken_unknown",
     "topic_settings_not_read", "topics_not_looked_at", "traces_not_sent", "trail_not_sealed", "unfulfilled_unknown",
@@ -40,8 +40,8 @@ EVENTS = {
     },
     "once for what is replaced, lost or found again, by then it is another": {
         "clock_differs", "kafka_client_abandoned", "kafka_client_stopped_badly", "ledger_restored", "log_read_again",
-        "listener_cancelled", "listener_failed", "log_replaced", "member_declared_dead", "member_replaced",
-        "no_longer_leads", "producer_replaced", "published_again", "topic_has_fewer_partitions",
+        "listener_cancelled", "listener_failed", "log_replaced", "member_declared_dead",
+        "no_longer_leads", "published_again", "topic_has_fewer_partitions",
     },
     "once for a record, which is kept, put aside or read no further": {
         "asked_again", "dead_letter_too_large", "deliveries_not_confirmed", "delivery_differs_from_record",
