@@ -157,7 +157,9 @@ def test_a_command_that_stands_below_another_is_named(desk: Desk, words: tuple[s
 def test_every_kind_of_finding_may_be_asked_for(desk: Desk) -> None:
     sources = [path.read_text() for path in Path(handlers.__path__[0]).rglob("*.py")]
     opened = {
-        kind for text in sources for kind in re.findall(r'(?:open_finding\(ctx, FINDINGS|_finding\(ctx), "(\w+)"', text)
+        kind
+        for text in sources
+        for kind in re.findall(r'(?:open_finding\(ctx, FINDINGS|_finding\(ctx|_show\(ctx, event), "(\w+)"', text)
     }
     assert len(opened) > 10
     assert opened | set(FINDING_OF_HOLD.values()) == KINDS
