@@ -17,7 +17,7 @@ AT_ONCE, ROUNDS = 3, 20
 
 
 async def as_a_ledger(path: Path) -> None:
-    path.touch()
+    await asyncio.to_thread(path.touch)
     connection = await sqlite_driver.connection(str(path), timeout=15.0)
     await connection.close()
 
