@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     BindParameter,
@@ -26,6 +26,7 @@ from sqlalchemy import (
     Update,
     and_,
     bindparam,
+    delete,
     exists,
     func,
     insert,
@@ -57,6 +58,10 @@ CLAIM_ROUNDS = 10
 PARKED_A_LOOK = 1000
 PUT_OFF_LOOK = 1000
 PUT_OFF_LONG = timedelta(days=1)
+PUT_OFF: Final = "retry_later"
+"""The code of a try that its handler puts off, which costs no attempt: the next one has the same number."""
+PUT_OFF_KEPT: Final = 20
+"""Of those in a row the newest are kept: a handler may look for its warehouse every minute, for months."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +200,14 @@ def _run_values(run: Run, now: datetime, words: Sequence[str]) -> dict[str, Any]
 
 
 async def add_attempts(session: AsyncSession, attempts: Sequence[Attempt]) -> None:
-    """Keep the attempts. One that is kept already is left: whose commit was not acknowledged, it is stored again."""
-    if attempts:
-        await session.execute(_KEEP, [_attempt_values(attempt) for attempt in attempts])
+    """Keep the attempts. One that is kept already is left: whose commit was not acknowledged, it is stored again. Of
+    tries that were put off one after another the newest are kept."""
+    if not attempts:
+        return
+    given = [_attempt_values(attempt) for attempt in attempts]
+    await session.execute(_KEEP, given)
+    if put_off := [{f"b_{name}": one[name] for name in _OF_A_NUMBER} for one in given if one["code"] == PUT_OFF]:
+        await session.execute(_FORGET, put_off)
 
 
 _GIVEN_ATTEMPT = {name: bindparam(name, type_=_ATTEMPTS.c[name].type) for name in Attempt.__dataclass_fields__}
@@ -208,6 +218,10 @@ _KEEP = insert(_ATTEMPTS).from_select(
         ~exists().where(*[_ATTEMPTS.c[name] == _GIVEN_ATTEMPT[name] for name in _SAME_ATTEMPT])
     ),
 )
+_OF_A_NUMBER = ("application", "event_id", "handler", "number")
+_IS_OF_IT = and_(_ATTEMPTS.c.code == PUT_OFF, *[_ATTEMPTS.c[name] == bindparam(f"b_{name}") for name in _OF_A_NUMBER])
+_LAST_KEPT = select(_ATTEMPTS.c.id).where(_IS_OF_IT).order_by(_ATTEMPTS.c.id.desc()).limit(1).offset(PUT_OFF_KEPT - 1)
+_FORGET = delete(_ATTEMPTS).where(_IS_OF_IT, _ATTEMPTS.c.id < _LAST_KEPT.scalar_subquery())
 
 
 def _attempt_values(attempt: Attempt) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from consumer.errors import LedgerUnavailable
 from consumer.events import Delivery, Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import runs
-from consumer.ledger.handling.runs import ClaimedRun, Finish, Run
+from consumer.ledger.handling.runs import Attempt, ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunRow, RunStatus
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -97,6 +97,24 @@ def finish(
         attempts=claimed.attempts + 1,
         next_at=None if next_s is None else later(next_s),
         code=None if status is RunStatus.SUCCEEDED else "handler_failed",
+    )
+
+
+def attempt(number: int = 1, *, started_s: float = 0, code: str = runs.PUT_OFF, worker: str = "one") -> Attempt:
+    """A try of event 1 that did not succeed."""
+    return Attempt(
+        application="default",
+        event_id="evt_1",
+        handler=HANDLER,
+        number=number,
+        outcome="retrying",
+        code=code,
+        reason=None,
+        fingerprint="f" * 16,
+        code_version="v" * 16,
+        worker=worker,
+        started_at=later(started_s),
+        finished_at=later(started_s + 0.5),
     )
 
 

@@ -10,6 +10,8 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
+from sqlalchemy import Table
+
 import consumer.console
 import consumer.ledger
 from consumer.console.checkouts import Body, Checkout
@@ -97,6 +99,7 @@ _PAIR = Pair(
 _DECIDED = Decided(
     by="op", reason=None, filters={}, forced=False, renews_keys=False, items=1, predicted={}, digest="d"
 )  # fmt: skip
+_EVENTS: Table = EventRow.__table__
 _FILTERS: tuple[dict[str, Any], ...] = (
     {}, {"order": "order-5"}, {"subscription": "sub_1"}, {"event": "evt_5"}, {"event": "evt_5", "application": "other"},
     {"handler": HANDLER}, {"handler": "test:new", "order": "order-5"}, {"handler": "test:new", "event": "evt_5"},
@@ -218,7 +221,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.handling.outbox.mark_published": [{"rows": [_row(OutboxRow, seq=1000001)]}],
     "ledger.handling.runs.add": [{"runs": facts.lane(1_000_001, 1_000_002)}],
     "ledger.handling.runs.blocked_lanes": [{"keys": [("default", "order:order-5")]}],
-    "ledger.handling.runs.add_attempts": [{"attempts": []}],
+    "ledger.handling.runs.add_attempts": [{"attempts": [facts.attempt()]}],
     "ledger.handling.runs.claim_new": [{"added": facts.lane(1_000_001), "worker": "w", "now": NOW, "lease_s": 1.0}],
     "ledger.handling.runs.stranded": [{}, {"after": ("default", HANDLER, "order:order-5")}],
     "ledger.handling.runs.finish": [
@@ -253,6 +256,10 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         {"word": "access.hold_lifted", "subject": "past_1000001", "data": {"id": "past_1000001"}},
         {"word": "access.brake_released", "subject": "default"},
     ],
+    "console.timeline.newest": [
+        {"table": _EVENTS, "order": _EVENTS.c.seq, "where": _EVENTS.c.key == "order:order-5"}
+    ],
+    "console.views.rows_of": [{"subject": "order-5", "closed_at": None}],
     "console.explain.explain": [{"subject": ("order", "past_1000001"), "has_credentials": True}],
     "console.operators.pausing.set_paused": [{"paused": paused, "reason": "x"} for paused in (True, False)],
     "console.operators.quarantined.throw_away": [{"rows": [_QUARANTINED], "reason": "x"}],
@@ -288,7 +295,9 @@ async def walk(database: Database, statements: Statements) -> None:
 def _arguments(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
-        if parameter.name in given or parameter.name in BY_NAME:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            found = {**given, **found}
+        elif parameter.name in given or parameter.name in BY_NAME:
             found[parameter.name] = given[parameter.name] if parameter.name in given else BY_NAME[parameter.name]
         elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL:
             raise AssertionError(f"say in tests/support/ledger/tour.py what {name} gets as {parameter.name!r}")

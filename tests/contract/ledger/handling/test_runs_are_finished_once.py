@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from consumer.ledger import Database
 from consumer.ledger.handling import runs
-from consumer.ledger.handling.runs import Attempt
 from consumer.ledger.tables import REASON_CHARS, RunStatus
 from tests.contract.ledger.facts import (
     HANDLER,
+    attempt,
     claim,
     end,
     finish,
@@ -98,23 +99,8 @@ async def test_a_long_reason_is_cut(database: Database) -> None:
 
 
 async def test_attempts_are_kept_in_order(database: Database) -> None:
-    attempts = [
-        Attempt(
-            application="default",
-            event_id="evt_1",
-            handler=HANDLER,
-            number=number,
-            outcome="retrying",
-            code="handler_failed",
-            reason="x" * 2000 if number == 1 else None,
-            fingerprint="f" * 16,
-            code_version="v" * 16,
-            worker="w" * 64,
-            started_at=later(number),
-            finished_at=later(number + 0.5),
-        )
-        for number in (1, 2, 3)
-    ]
+    attempts = [attempt(number, started_s=number, code="handler_failed") for number in (1, 2, 3)]
+    attempts[0] = replace(attempts[0], reason="x" * 2000)
     async with database.transaction() as session:
         await runs.add_attempts(session, attempts[:2])
         await runs.add_attempts(session, [])
@@ -125,6 +111,23 @@ async def test_attempts_are_kept_in_order(database: Database) -> None:
         assert await runs.attempts_of(session, "second", "evt_1") == []
     assert [(one.number, one.started_at) for one in kept] == [(number, later(number)) for number in (1, 2, 3)]
     assert [len(one.reason or "") for one in kept] == [REASON_CHARS, 0, 0]
+
+
+# case: F30, O7
+async def test_of_tries_that_are_put_off_one_after_another_the_newest_are_kept(database: Database) -> None:
+    """A handler may look for its warehouse every minute, for months: what it saw last is told, and the ledger does not
+    grow with it."""
+    for minute in range(100):
+        one = attempt(3, started_s=minute)
+        other = replace(one, event_id="evt_2", number=minute)
+        failed = attempt(3, started_s=minute, code="handler_failed", worker="failed")
+        async with database.transaction() as session:
+            await runs.add_attempts(session, [one, other, *[failed] * (minute < 3)])
+    async with database.reading() as session:
+        kept = await runs.attempts_of(session, "default", "evt_1")
+        assert len(await runs.attempts_of(session, "default", "evt_2")) == 100, "each has a number of its own"
+    assert [one.started_at for one in kept if one.code == runs.PUT_OFF] == [later(minute) for minute in range(80, 100)]
+    assert [one.started_at for one in kept if one.worker == "failed"] == [later(minute) for minute in range(3)]
 
 
 async def test_counts_leave_out_what_succeeded(database: Database) -> None:
