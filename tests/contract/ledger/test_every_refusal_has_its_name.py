@@ -224,3 +224,6 @@ async def test_a_database_that_is_ahead_and_lacks_what_this_version_needs_is_not
     assert "hints.attempts" in found.lacking
     with pytest.raises(errors.SchemaIncompatible):
         await schema.require_current(database)
+    async with database.transaction() as session:  # on PostgreSQL the next tests use it, too
+        await session.execute(text("ALTER TABLE hints RENAME COLUMN denials TO attempts"))
+        await session.execute(text("ALTER TABLE hints DROP COLUMN colour"))
