@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,20 @@ def test_by_what_is_left(free: int, total: int, grades: list[Grade]) -> None:
     assert all(one.code == "ledger_disk_full" and "MiB left" in one.text for one in found)
 
 
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a small disk of its own."""
+    folder = tmp_path / "disk"
+    with small_disk(folder):
+        if not os.path.ismount(folder):
+            pytest.skip("a disk of its own is needed: mounting wants root")
+        yield folder
+
+
+def places_of(ledger: Path, log: Path) -> dict[str, str]:
+    return {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}", "CONSUMER_BROKER_URL": f"embedded:{log}"}
+
+
 async def writes(url: str) -> None:
     database = Database(url)
     try:
@@ -50,62 +65,56 @@ async def writes(url: str) -> None:
         await database.stop()
 
 
-async def test_one_that_is_read_only_is_named_by_status_and_by_who_opens_a_file_there(tmp_path: Path) -> None:
+async def test_one_that_is_read_only_is_named_by_status_and_by_who_opens_a_file_there(disk: Path) -> None:
     # case: O2, O9
-    ledger, log = tmp_path / "disk" / "consumer.db", tmp_path / "disk" / "log.db"
-    places = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}", "CONSUMER_BROKER_URL": f"embedded:{log}"}
-    with small_disk(ledger.parent):
-        if not os.path.ismount(ledger.parent):  # noqa: ASYNC240 - nothing else runs in this test
-            pytest.skip("a disk of its own is needed: mounting wants root")
-        database = Database(places["CONSUMER_DATABASE_URL"])
-        await schema.upgrade(database)
-        await database.stop()
-        log.touch()
-        remount(ledger.parent, writable=False)
-        settings = load_settings({"SVC_BASE_URL": "http://127.0.0.1:9", **places}, Role.OPERATE)
-        found = [finding for disk in disks(settings) for finding in judge_disk(disk)]
-        told = [(one.grade, one.code) for one in found]
-        assert told == [(Grade.STUCK, "ledger_disk_read_only"), (Grade.STUCK, "log_disk_read_only")]
-        assert all("mount it writable" in one.text for one in found)
-        for file in (log, log.with_name("other.db")):
-            broker = EmbeddedBroker(file)
-            with pytest.raises(LogDiskReadOnly) as refused:
-                await broker.start()
-            assert str(file) in refused.value.line()
-            await broker.stop()
-        for file in (ledger, ledger.with_name("other.db")):
-            with pytest.raises(LedgerDiskReadOnly):
-                await writes(f"sqlite+aiosqlite:///{file}")
-        remount(ledger.parent, writable=True)
-        await writes(places["CONSUMER_DATABASE_URL"])
+    ledger, log = disk / "consumer.db", disk / "log.db"
+    places = places_of(ledger, log)
+    database = Database(places["CONSUMER_DATABASE_URL"])
+    await schema.upgrade(database)
+    await database.stop()
+    log.touch()
+    remount(disk, writable=False)
+    settings = load_settings({"SVC_BASE_URL": "http://127.0.0.1:9", **places}, Role.OPERATE)
+    found = [finding for one in disks(settings) for finding in judge_disk(one)]
+    told = [(one.grade, one.code) for one in found]
+    assert told == [(Grade.STUCK, "ledger_disk_read_only"), (Grade.STUCK, "log_disk_read_only")]
+    assert all("mount it writable" in one.text for one in found)
+    for file in (log, log.with_name("other.db")):
+        broker = EmbeddedBroker(file)
+        with pytest.raises(LogDiskReadOnly) as refused:
+            await broker.start()
+        assert str(file) in refused.value.line()
+        await broker.stop()
+    for file in (ledger, ledger.with_name("other.db")):
+        with pytest.raises(LedgerDiskReadOnly):
+            await writes(f"sqlite+aiosqlite:///{file}")
+    remount(disk, writable=True)
+    await writes(places["CONSUMER_DATABASE_URL"])
 
 
-async def test_one_that_is_full_is_named_by_who_opens_a_file_there(tmp_path: Path) -> None:
+async def test_one_that_is_full_is_named_by_who_opens_a_file_there(disk: Path) -> None:
     """Who is the first to open a file lays others beside it; SQLite calls it an I/O error where they have no room."""
     # case: O2, O9
-    ledger, log = tmp_path / "disk" / "consumer.db", tmp_path / "disk" / "log.db"
-    places = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}", "CONSUMER_BROKER_URL": f"embedded:{log}"}
-    with small_disk(ledger.parent):
-        if not os.path.ismount(ledger.parent):  # noqa: ASYNC240 - nothing else runs in this test
-            pytest.skip("a disk of its own is needed: mounting wants root")
-        database, broker = Database(places["CONSUMER_DATABASE_URL"]), EmbeddedBroker(log)
-        await schema.upgrade(database)
+    ledger, log = disk / "consumer.db", disk / "log.db"
+    places = places_of(ledger, log)
+    database, broker = Database(places["CONSUMER_DATABASE_URL"]), EmbeddedBroker(log)
+    await schema.upgrade(database)
+    await broker.start()
+    await database.stop()
+    await broker.stop()
+    fill(disk)
+    with pytest.raises(LedgerDiskFull) as refused:
+        await schema.state(database)
+    assert refused.value.fields == {"state": "SQLITE_IOERR_SHMSIZE", "path": str(ledger)}
+    with pytest.raises(LogDiskFull):
         await broker.start()
-        await database.stop()
-        await broker.stop()
-        fill(ledger.parent)
-        with pytest.raises(LedgerDiskFull) as refused:
-            await schema.state(database)
-        assert refused.value.fields == {"state": "SQLITE_IOERR_SHMSIZE", "path": str(ledger)}
-        with pytest.raises(LogDiskFull):
-            await broker.start()
-        done = await asyncio.to_thread(Desk(places).call, "status")
-        assert (done.returncode, "make room on the database's disk" in done.stdout) == (3, True), done.stdout
-        (ledger.parent / "filler").unlink()
-        assert (await schema.state(database)).is_current
-        await database.stop()
-        await broker.start()
-        await broker.stop()
+    done = await asyncio.to_thread(Desk(places).call, "status")
+    assert (done.returncode, "make room on the database's disk" in done.stdout) == (3, True), done.stdout
+    (disk / "filler").unlink()
+    assert (await schema.state(database)).is_current
+    await database.stop()
+    await broker.start()
+    await broker.stop()
 
 
 def test_of_files_that_are_there(tmp_path: Path) -> None:
@@ -114,7 +123,7 @@ def test_of_files_that_are_there(tmp_path: Path) -> None:
         return [one.code for one in disks(settings) if 0 < one.free < one.total]
 
     ledger, log = tmp_path / "consumer.db", tmp_path / "log.db"
-    places = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{ledger}", "CONSUMER_BROKER_URL": f"embedded:{log}"}
+    places = places_of(ledger, log)
     assert found(**places) == []
     ledger.touch()
     log.touch()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from consumer.ledger import Database
 from consumer.ledger.handling import runs
 from consumer.ledger.tables import REASON_CHARS, RunStatus
+from consumer.plugin import RetryLater
 from tests.contract.ledger.facts import (
     HANDLER,
     attempt,
@@ -117,6 +118,7 @@ async def test_attempts_are_kept_in_order(database: Database) -> None:
 async def test_of_tries_that_are_put_off_one_after_another_the_newest_are_kept(database: Database) -> None:
     """A handler may look for its warehouse every minute, for months: what it saw last is told, and the ledger does not
     grow with it."""
+    assert RetryLater.code == runs.PUT_OFF
     for minute in range(100):
         one = attempt(3, started_s=minute)
         other = replace(one, event_id="evt_2", number=minute)
