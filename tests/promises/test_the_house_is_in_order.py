@@ -41,6 +41,7 @@ SYNC = ("sync", "lists", "runtime", "checks")
 
 OF_TESTS_ONLY = {
     "chaos", "contract", "crash", "deploy", "drills", "faults", "hostile", "mutants", "promises",  # through the whole
+    "simulation",  # two workers on one loop
     "payments/against_sandbox", "payments/budget", "payments/writes", "receive/refused", "receive/telling",
     "sandbox/pages",
     "work/execution/blocking", "work/loading", "work/rounds", "work/telling",  # rooms for one floor's files

@@ -1,0 +1,80 @@
+"""Whatever reaches two workers of a life, while they are killed, stand still, and their network and disk fail: the
+service's own state in the end, each effect once. One loop, one seed, the same story each time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+
+from consumer.events import Event
+from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from tests.promises.lives import Life, lives
+from tests.simulation.own_state import arriving
+from tests.simulation.world import APPLICATION, played
+
+HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "30"))  # `make simulate` asks for more
+PHASES = (Phase.generate,) if "CONSUMER_TEST_PLANTED" in os.environ else tuple(Phase)
+SEEDS = st.integers(0, 2**32 - 1)
+EVERYTHING = list(HealthCheck)
+
+
+class Ground:
+    """A ledger whose schema is there, and copies of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._numbers = count()
+        asyncio.run(self._made())
+
+    async def _made(self) -> None:
+        database = Database(f"sqlite+aiosqlite:///{self._folder}/ground.db")
+        await schema.upgrade(database)
+        await database.stop()
+
+    def play(self, seed: int, life: Life, events: Sequence[Event]) -> list[str]:
+        """One play, on a copy."""
+        ledger = self._folder / f"{next(self._numbers)}.db"
+        shutil.copy(self._folder / "ground.db", ledger)
+        try:
+            return played(seed, life, events, f"sqlite+aiosqlite:///{ledger}")
+        finally:
+            for file in self._folder.glob(f"{ledger.name}*"):
+                file.unlink()
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+    return Ground(tmp_path_factory.mktemp("simulation"))
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=EVERYTHING)
+@given(life=lives(), data=st.data(), seed=SEEDS)
+def test_a_few_times(ground: Ground, life: Life, data: Any, seed: int) -> None:
+    # case: G1, G2, G3, G4, G5, G6, G7, G11
+    note("\n".join(ground.play(seed, life, arriving(data, life, APPLICATION))))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@settings(max_examples=HISTORIES, deadline=None, suppress_health_check=EVERYTHING, phases=PHASES)
+@given(life=lives(), data=st.data(), seed=SEEDS)
+def test_for_long(ground: Ground, life: Life, data: Any, seed: int) -> None:
+    # case: G1, G2, G3, G4, G5, G6, G7, G11
+    note("\n".join(ground.play(seed, life, arriving(data, life, APPLICATION))))
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=EVERYTHING, phases=(Phase.generate,))
+@given(life=lives(), data=st.data(), seed=SEEDS)
+def test_a_seed_tells_the_same_story_each_time(ground: Ground, life: Life, data: Any, seed: int) -> None:
+    events = arriving(data, life, APPLICATION)
+    assert ground.play(seed, life, events) == ground.play(seed, life, events)
