@@ -82,8 +82,8 @@ def _found(copy: Path) -> str | None:
     done = subprocess.run(command, cwd=copy, env=environ, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"the simulation was not played: {done.stdout[-2000:]}{done.stderr[-2000:]}")
-    words = re.findall(r"^E\s+(\S.*)", done.stdout, re.MULTILINE)
-    return words[0][:100] if done.returncode else None
+    said = re.search(r"^(?:E|  \|)\s+(\w+(?:Error|Exception|Refused): .*)", done.stdout, re.MULTILINE)
+    return (said[1][:100] if said else "failed") if done.returncode else None
 
 
 if __name__ == "__main__":
