@@ -27,6 +27,7 @@ from consumer.plugin.emission import (
     wrong_read,
 )
 from consumer.plugin.handler import Handler
+from consumer.plugin.payloads import OURS
 from consumer.plugin.payments_api import PaymentsApi
 from consumer.plugin.session import HandlerSession
 from consumer.plugin.snapshot import SNAPSHOT_KINDS, Snapshot, SnapshotKind, SnapshotSource, subject_of
@@ -167,10 +168,11 @@ class Context:
         The id is deterministic: the same (application, type, key, `once`) is the same event, however often it is
         emitted; `once` defaults to the id of the event being handled, and then two with other data are refused: the
         second one would be lost. `key` orders it (`order:…`, `subscription:…`, `customer:…`). `not_before` holds it
-        back until then. Raises HandlerMisuse.
+        back until then. What the service or a built-in projection says is no plugin's: a second `fulfilment.requested`
+        would be a second parcel. Raises HandlerMisuse.
         """
         self._lent("emit")
-        self._refuse(wrong_emission(type, key, data, not_before))
+        self._refuse(wrong_emission(type, key, data, not_before) or self._not_its_own("emit", type))
         derived, said = derived_id(self.application, type, key, self._event.id if once is None else once), kept(data)
         if once is None and self._unnamed.setdefault(derived, said) != said:
             self._refuse(f"emit of two {type} of one key that would be one event: give each a `once` of its own")
@@ -184,7 +186,7 @@ class Context:
         afterwards, it comes at its new time, with its new data. Transactional handlers only; raises HandlerMisuse.
         """
         self._lent("withdraw")
-        self._refuse(wrong_emission(type, key, {}, None))
+        self._refuse(wrong_emission(type, key, {}, None) or self._not_its_own("withdraw", type))
         derived = derived_id(self.application, type, key, once)
         self._emissions = [one for one in self._emissions if one.id != derived or not one.is_later(self.now)]
         self._withdrawn.append(derived)
@@ -230,6 +232,12 @@ class Context:
                 f"ctx.{what} was used when its handler had ended: await all that it starts", handler=self._handler.name
             )
         return self._given_session
+
+    def _not_its_own(self, what: str, event_type: str) -> str | None:
+        """What is wrong where a plugin says, or takes back, what is not a plugin's to say."""
+        if self._handler.is_built_in or event_type not in OURS:
+            return None
+        return f"{what} of {event_type} is no plugin's: the service says it, or a built-in handler, exactly once"
 
     def _refuse(self, wrong: str | None) -> None:
         if wrong is not None:

@@ -27,6 +27,7 @@ HandlerFunction = Callable[[Event[Any], Context], Coroutine[Any, Any, None]]
 BatchFunction = Callable[[Sequence[tuple[Event[Any], Context]]], Coroutine[Any, Any, None]]
 
 _MARK = "__consumer_handler__"
+_BUILT_IN = "handlers"
 
 
 def code_version(function: Callable[..., Any]) -> str:
@@ -247,6 +248,7 @@ def handles(
             breaker_after=checked_limit("breaker_after", breaker_after),
             pause_after=checked_limit("pause_after", pause_after),
             version=code_version(function),
+            is_built_in=(function.__module__ or "").partition(".")[0] == _BUILT_IN,
         )
         for face in (function, one):
             setattr(face, _MARK, made)

@@ -39,7 +39,8 @@ class Reject(ConsumerError):
 
 @dataclass(frozen=True, kw_only=True)
 class Handler:
-    """A declared handler: what it wants, and how it is run. `together` takes many events, `function` always one."""
+    """A declared handler: what it wants, and how it is run. `together` takes many events, `function` always one.
+    `is_built_in`: it came with the consumer, and may say what is not a plugin's to say."""
 
     name: str
     types: tuple[str, ...]
@@ -55,6 +56,7 @@ class Handler:
     pause_after: int = 20
     version: str = ""
     plugin: str = ""
+    is_built_in: bool = False
 
     def wants(self, event_type: str) -> bool:
         """Whether an event of this type is for this handler."""

@@ -279,3 +279,8 @@ SHOWN: tuple[type[Payload], ...] = (
     FindingClosed, CustomerAttached, AccessGiven, AccessTaken, CustomerDue, SubscriptionDue, ReadDue,
 )  # fmt: skip
 """Every class of the catalogue, as the page of it shows them."""
+
+_WORDS = (WordSaid, FindingClosed, CustomerAttached, AccessGiven, AccessTaken)
+OURS: frozenset[str] = frozenset(one for model in SHOWN if model not in _WORDS for one in model.event_types)
+"""What only the service, a read of it, or a built-in projection says. Said by a plugin it would be a second parcel, a
+proof that nobody gave, or a timer that is gone."""

@@ -47,7 +47,7 @@ BROKEN = "evt_1_2"
 @handles("order.*", transactional=True, name="shop:project")
 async def project(event: Event, ctx: Context) -> None:
     """Emits, asks for a read and leaves a note; for one event it fails for good, after it has done all that."""
-    ctx.emit("fulfilment.requested", event.key, {"order": event.order_id}, once="order")
+    ctx.emit("shop.requested", event.key, {"order": event.order_id}, once="order")
     ctx.emit("order.told", event.key, {"event": event.id})
     ctx.request_read("order", event.order_id or "")
     ctx.note(event.key, "order.seen", {}, {"event": event.id})

@@ -21,6 +21,7 @@ from consumer.events import Source
 from consumer.payments import PaymentsClient
 from consumer.plugin import Context, Event, Handler, Payload, PaymentsApi, handles
 from consumer.plugin.declaration import declared
+from consumer.plugin.payloads import OURS
 from consumer.testing import Workbench
 from consumer.wire import own_event
 from tests.support.desk import Desk
@@ -115,6 +116,37 @@ def test_two_that_would_be_one_event_are_refused(workbench: Workbench) -> None:
     assert (ran.status, ran.code) == ("dead", "handler_misuse")
     assert "once" in (ran.reason or "")
     assert [event.find("/data/line") for event in workbench.emitted] == [1]
+
+
+# case: F3
+def test_what_is_not_a_plugins_to_say_is_refused(workbench: Workbench) -> None:
+    """Under a `once` of its own a request was a second parcel; and so was a proof that no service gave."""
+
+    @handles("order.paid", transactional=True, name="test:eager", pause_after=0)
+    async def eager(event: Event, ctx: Context) -> None:
+        ctx.emit(event.find("/data/object/says"), event.key, {"order_id": event.order_id}, once="mine")
+
+    @handles("order.paid", transactional=True, name="test:quiet", pause_after=0)
+    async def quiet(event: Event, ctx: Context) -> None:
+        ctx.withdraw(event.find("/data/object/says"), event.key, once="read")
+
+    assert {"fulfilment.requested", "access.granted", "order.paid", "order.observed", "access.customer_due"} <= OURS
+    said = [workbench.event("order.paid", order_id=f"A-{one}", data={"says": one}) for one in sorted(OURS)]
+    workbench.run([eager, quiet], *said)
+    assert len(workbench.runs) == 2 * len(OURS)
+    for ran in workbench.runs:
+        assert (ran.status, ran.attempts, ran.code) == ("dead", 1, "handler_misuse")
+        assert "is no plugin's" in (ran.reason or "")
+    assert not workbench.emitted
+
+
+def test_what_a_plugin_may_say_is_not_refused(workbench: Workbench) -> None:
+    @handles("order.paid", transactional=True, name="test:unfulfillable")
+    async def unfulfillable(event: Event, ctx: Context) -> None:
+        ctx.emit("fulfilment.unfulfillable", event.key, {"reason": "sold out"})
+
+    assert workbench.run(unfulfillable, workbench.event("order.paid", order_id="A-1")).succeeded
+    assert [event.type for event in workbench.emitted] == ["fulfilment.unfulfillable"]
 
 
 def test_what_is_withdrawn_does_not_come(workbench: Workbench) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Table
 from sqlmodel import Field, SQLModel
 
-from consumer.plugin import Context, Event, Reject, RetryLater, handles
+from consumer.plugin import Context, Event, Payload, Reject, RetryLater, handles
 from consumer.testing import Answer, Workbench
 
 
@@ -24,14 +24,20 @@ class KitTally(SQLModel, table=True):
     order_id: str
 
 
+class KitRequested(Payload, event="kit.requested"):
+    """What the projection below says."""
+
+    order_id: str
+
+
 @handles("order.paid", transactional=True, name="kit:project")
 async def project(event: Event, ctx: Context) -> None:
     ctx.session.add(KitTally(event_id=event.id, order_id=event.order_id or ""))
-    ctx.emit("fulfilment.requested", event.key, {"order_id": event.order_id}, once="order")
+    ctx.emit("kit.requested", event.key, {"order_id": event.order_id}, once="order")
     ctx.request_read("order", event.order_id or "")
 
 
-@handles("fulfilment.requested", name="kit:ship", attempts=3, first_wait_s=10, wait_factor=1)
+@handles("fulfilment.requested", "kit.requested", name="kit:ship", attempts=3, first_wait_s=10, wait_factor=1)
 async def ship(event: Event, ctx: Context) -> None:
     async with ctx.http.post(
         ctx.options["url"], json={"order": event.order_id}, headers={"Idempotency-Key": ctx.idempotency_key}
@@ -46,7 +52,7 @@ def test_a_projection_and_what_follows_from_it(workbench: Workbench) -> None:
     assert [row.order_id for row in workbench.rows(KitTally)] == ["A-1"]
     assert workbench.reads == [("order", "A-1")]
     (requested,) = workbench.emitted
-    assert (requested.type, requested.key, requested.order_id) == ("fulfilment.requested", "order:A-1", "A-1")
+    assert (requested.type, requested.key, requested.order_id) == ("kit.requested", "order:A-1", "A-1")
 
     assert workbench.run(ship, requested).succeeded
     (request,) = workbench.outside.requests

@@ -141,7 +141,7 @@ async def test_what_is_paid_while_a_seed_walks_is_fulfilled(world: World, servic
     # case: B30
     @handles("order.paid", name="test:paid", transactional=True)
     async def paid(event: Event, ctx: Context) -> None:
-        ctx.emit("fulfilment.requested", event.key, {"cause": event.id})
+        ctx.emit("shop.requested", event.key, {"cause": event.id})
 
     shop = Workshop(world.database, world.broker, [paid])
     old = service_side.emit(250)
@@ -162,7 +162,7 @@ async def test_what_is_paid_while_a_seed_walks_is_fulfilled(world: World, servic
         await backfill(world, token=4).once()
         await eventually(lambda: shop.count("test:paid", "succeeded", 250 + len(during)))
     async with world.database.reading() as session:
-        rows = (await session.execute(select(OutboxRow).where(OutboxRow.type == "fulfilment.requested"))).scalars()  # type: ignore[arg-type]  # a column
+        rows = (await session.execute(select(OutboxRow).where(OutboxRow.type == "shop.requested"))).scalars()  # type: ignore[arg-type]  # a column
         found = {row.cause: row.plan for row in rows}
     assert found == dict.fromkeys(old, "seed") | dict.fromkeys(during)
 

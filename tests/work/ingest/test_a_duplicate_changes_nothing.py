@@ -84,9 +84,9 @@ async def test_two_workers_that_get_the_same_event_at_once_make_one_effect(datab
 
     @handles("order.paid", transactional=True)
     async def project(event: Event, ctx: Context) -> None:
-        ctx.emit("fulfilment.requested", event.key, {}, once="order")
+        ctx.emit("shop.requested", event.key, {}, once="order")
 
-    @handles("fulfilment.requested")
+    @handles("shop.requested")
     async def ship(event: Event, ctx: Context) -> None:
         effects.append(event.key)
 
