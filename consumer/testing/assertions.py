@@ -22,6 +22,7 @@ import orjson
 from consumer.errors import HandlerInvalid
 from consumer.events import Event
 from consumer.plugin import Handler, Reject, declared
+from consumer.plugin.declaration import FULFILMENT
 from consumer.testing.ground import Ground
 from consumer.testing.outside import SAFE, Answer
 from consumer.testing.payments_fake import PaymentsFake
@@ -58,11 +59,12 @@ class Left:
     is_stateful: bool = field(default=False, compare=False)
     unfinished: tuple[str, ...] = field(default=(), compare=False)
     gave_up: bool = field(default=False, compare=False)
+    before: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def is_something(self) -> bool:
         """Whether there is anything that a repetition could change."""
-        return bool(self.is_stateful or self.emitted or self.reads or self.tables or self.effects)
+        return bool(self.is_stateful or self.emitted or self.reads or self.tables != self.before or self.effects)
 
 
 def assert_idempotent(
@@ -76,6 +78,7 @@ def assert_idempotent(
     observed: Sequence[Event] = (),
     allow: Collection[str] = (),
     best_effort: bool = False,
+    given: Callable[[Workbench], None] | None = None,
 ) -> None:
     """Raise AssertionError, with the way that did it, when repeating changes what the handler leaves behind.
 
@@ -84,10 +87,11 @@ def assert_idempotent(
     must only not have told more); everything again, late, in reverse; the outside answers 500, which must not count as
     success. What left nothing that could be compared is refused, too. `events` defaults to one event of each of the
     handler's types. `best_effort`: nobody depends on what it tells, so that it may look at a 500 and go on; a handler
-    that fulfils may not.
+    that fulfils may not. `given`: what each way begins with, on a workbench of its own: rows (`fill`), what the outside
+    answers.
     """
     with Ground() as ground:
-        stage = Stage(handler, events, options, payments, state, reset, observed, allow, ground=ground)
+        stage = Stage(handler, events, options, payments, state, reset, observed, allow, ground=ground, given=given)
         once = stage.play(lambda bench: stage.deliver(bench, stage.events))
         stage.refuse_nothing(once)
         for way, play in stage.ways().items():
@@ -106,16 +110,19 @@ def assert_order_independent(
     observed: Sequence[Event] = (),
     allow: Collection[str] = (),
     data: bool = False,
+    given: Callable[[Workbench], None] | None = None,
 ) -> None:
     """Raise AssertionError, with the order that did it, when the order of the events changes what is left behind.
 
     Every order of up to four events, else some (always the same): reversed, each one late, shuffled; the last ones
     with duplicates. Derived events are compared by type and key, with `data=True` by their data as well: for handlers
     whose data says what is so, rather than how it was found out. `events` defaults to one of each of the handler's
-    types about the same order, which says little: give those that matter.
+    types about the same order, which says little: give those that matter. `given` as for `assert_idempotent`.
     """
     with Ground() as ground:
-        stage = Stage(handler, events, options, payments, state, reset, observed, allow, ground=ground, data=data)
+        stage = Stage(
+            handler, events, options, payments, state, reset, observed, allow, ground=ground, data=data, given=given
+        )
         plain = stage.play(lambda bench: stage.deliver(bench, stage.events))
         stage.refuse_nothing(plain)
         for order in _orders(stage.events):
@@ -151,8 +158,10 @@ class Stage:
         *,
         ground: Ground,
         data: bool = False,
+        given: Callable[[Workbench], None] | None = None,
     ) -> None:
         self._ground = ground
+        self._given = given
         self._handler = handler
         self._declared = declaration(handler)
         self._options = options
@@ -177,6 +186,7 @@ class Stage:
         payments = self._payments.fresh() if isinstance(self._payments, PaymentsFake) else self._payments
         with Workbench(options=self._options, payments=payments, allow=self._allow, ground=self._ground) as bench:
             bench.take(*self._observed)
+            before = self._begin(bench)
             way(bench)
             return Left(
                 emitted=Counter((event.type, event.key) for event in bench.emitted),
@@ -189,7 +199,15 @@ class Stage:
                 is_stateful=self._state is not None,
                 unfinished=tuple(_unfinished(run) for run in bench.runs if not run.succeeded),
                 gave_up=any(self._gave_up(run) for run in bench.runs),
+                before=before,
             )
+
+    def _begin(self, bench: Workbench) -> Mapping[str, Any]:
+        """What the tables hold that are given, before the handler is there."""
+        if self._given is None:
+            return {}
+        self._given(bench)
+        return bench.tables()
 
     def _gave_up(self, run: Ran) -> bool:
         """Whether the handler itself rejected the event, or puts it off for very long."""
@@ -206,10 +224,11 @@ class Stage:
     def refuse_deafness(self, *, best_effort: bool = False) -> None:
         """Raise AssertionError for a handler that succeeds although the outside refused what it told: the event would
         read as done. With `best_effort` only for one that fulfils, and one that did not even look."""
-        may_go_on = best_effort and not self._declared.fulfils
+        may_go_on = best_effort and not (self._declared.fulfils and self._declared.wants(FULFILMENT))
 
         def play(bench: Workbench) -> None:
-            bench.outside.answer = lambda _: Answer(status=500)
+            told_before = bench.outside.answer
+            bench.outside.answer = lambda one: told_before(one) if one.method in SAFE else Answer(status=500)
             for event in self.events:
                 if self._wants(bench, event):
                     bench.run(self._handler, event)

@@ -47,6 +47,7 @@ from consumer.work.registry import Registry, handlers_of
 ROUNDS_MAX = 1000
 
 T = TypeVar("T")
+Row = TypeVar("Row")
 Function = Callable[..., Coroutine[Any, Any, Any]]
 
 
@@ -271,10 +272,20 @@ class Workbench:
         """The reads that were asked for: (kind, id)."""
         return [(row.kind, row.object_id) for row in self._rows(select(ReadRow))]
 
-    def rows(self, model: type[Any]) -> list[Any]:
-        """The rows of one of the plugin's own tables."""
+    def rows(self, model: type[Row], **where: Any) -> list[Row]:
+        """The rows of one of the plugin's own tables: all, or those with these values."""
         self._ground.prepare()
-        return self._rows(select(model))
+        return self._rows(select(model).filter_by(**where))
+
+    def fill(self, *rows: Any) -> None:
+        """Put rows into the plugin's own tables, as earlier runs left them: what a handler finds there."""
+
+        async def write() -> None:
+            async with self._ground.database.transaction() as session:
+                session.add_all(rows)
+
+        self._ground.prepare()
+        self._wait(write())
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Every row of every table that is not the ledger's, without times and without keys that count up."""

@@ -10,7 +10,7 @@ from sqlalchemy import Table, update
 from sqlmodel import Field, SQLModel
 
 from consumer.plugin import Context, Event, Reject, handles
-from consumer.testing import Workbench, assert_idempotent, assert_order_independent
+from consumer.testing import Answer, Workbench, assert_idempotent, assert_order_independent
 
 URL = "https://shop.example/orders"
 
@@ -219,3 +219,70 @@ def history() -> list[Event]:
     """Three events about one order, two of them proof of payment."""
     with Workbench() as bench:
         return [bench.event(name, order_id="A-1") for name in ("order.expired", "order.paid", "order.paid")]
+
+
+class KitStock(SQLModel, table=True):
+    """What a handler finds in its own table."""
+
+    __tablename__ = "kit_stock"
+    __table__: ClassVar[Table]
+
+    article: str = Field(primary_key=True)
+    left: int = 0
+
+
+@handles("order.paid", transactional=True, name="kit:reserve")
+async def reserve(event: Event, ctx: Context) -> None:
+    row = await ctx.locked(KitStock, article="book")
+    if row is not None and await ctx.insert_new(KitStatus(order_id=event.order_id or "")):
+        await ctx.session.execute(update(KitStock).values(left=KitStock.left - 1))
+
+
+@handles("fulfilment.requested", name="kit:ask-first")
+async def ask_first(event: Event, ctx: Context) -> None:
+    async with ctx.http.get(f"{URL}/{event.order_id}/verdict") as asked:
+        verdict = (await asked.json())["verdict"]
+    headers = {"Idempotency-Key": ctx.idempotency_key}
+    async with ctx.http.post(URL, json={"verdict": verdict}, headers=headers) as answer:
+        answer.raise_for_status()
+
+
+@handles("fulfilment.requested", name="kit:ask-and-hope")
+async def ask_and_hope(event: Event, ctx: Context) -> None:
+    async with ctx.http.get(f"{URL}/{event.order_id}/verdict") as asked:
+        verdict = (await asked.json())["verdict"]
+    headers = {"Idempotency-Key": ctx.idempotency_key}
+    async with ctx.http.post(URL, json={"verdict": verdict}, headers=headers):
+        pass
+
+
+def stocked(bench: Workbench) -> None:
+    bench.fill(KitStock(article="book", left=3), KitStock(article="pen", left=5))
+
+
+def desk_says_fine(bench: Workbench) -> None:
+    bench.outside.answer = lambda _: Answer(body={"verdict": "fine"})
+
+
+# case: H11
+def test_a_handler_finds_what_earlier_runs_left(workbench: Workbench) -> None:
+    stocked(workbench)
+    assert workbench.run(reserve, workbench.event("order.paid", order_id="A-1")).succeeded
+    assert [row.left for row in workbench.rows(KitStock, article="book")] == [2]
+    assert len(workbench.rows(KitStock)) == 2
+    assert_idempotent(reserve, given=stocked)
+    assert_order_independent(reserve, history(), given=stocked)
+
+
+# case: H11
+def test_rows_that_were_given_are_nothing_that_it_did() -> None:
+    with pytest.raises(AssertionError, match="nothing"):
+        assert_idempotent(reserve, given=lambda bench: bench.fill(KitStock(article="pen", left=1)))
+
+
+# case: H11
+def test_a_handler_that_asks_before_it_tells_is_answered() -> None:
+    """Without an answer of its own it failed in every way, "even when all is well": it could not be tried at all."""
+    assert_idempotent(ask_first, given=desk_says_fine)
+    with pytest.raises(AssertionError, match="500"):
+        assert_idempotent(ask_and_hope, given=desk_says_fine)
