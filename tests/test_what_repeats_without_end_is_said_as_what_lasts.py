@@ -49,7 +49,8 @@ EVENTS = {
         "listed_record_broke_its_reading", "missing_here_given_up", "object_unreadable", "order_without_merchants_id",
         "other_body_of_a_known_event",
         "paid_order_held", "paid_order_unidentified", "read_of_unknown_kind", "record_broke_its_reading",
-        "requested_order_unreadable", "revocations_stopped", "subscription_unreadable", "unknown_enum",
+        "requested_order_unreadable", "revocations_stopped", "subscription_unidentified", "subscription_unreadable",
+        "unknown_enum",
         "unmapped_price", "unresolved_subscriber", "batch_taken_singly",
     },
     "once for a walk that found something, and moves on; its end is told by reconcile": {

@@ -20,16 +20,9 @@ from handlers.access.decisions import CUSTOMER_DUE, Cause, Kind, braked_customer
 from handlers.access.links import link
 from handlers.access.policy import Policy
 from handlers.access.records import details_of, moment, reading_of
-from handlers.access.store import SUBSCRIPTION_DUE, Change, apply, to_subscription, wake, wake_unmapped
+from handlers.access.store import SUBSCRIPTION_DUE, Change, apply, to_subscription, unidentified, wake, wake_unmapped
 from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, PAST_DUE, STATUSES, Reading, Subscription
-from handlers.access.tables import (
-    CUSTOMERS,
-    FINDINGS,
-    SOURCES,
-    SUBSCRIPTIONS,
-    AccessSource,
-    AccessSubscription,
-)
+from handlers.access.tables import CUSTOMERS, FINDINGS, SOURCES, SUBSCRIPTIONS, AccessSource, AccessSubscription
 from handlers.findings import close_finding, close_findings, open_finding
 from handlers.pointers import look_text, marked_as_test
 
@@ -53,8 +46,11 @@ async def subscription(event: Event, ctx: Context) -> None:
         return
     if event.trust is Trust.CLAIMED:
         raise Reject("the event is not verified")
-    if event.subscription_id is None or marked_as_test(event, policy.test_markers):
+    if marked_as_test(event, policy.test_markers):
         ctx.log.info("subscription_event_ignored", type=event.type, event_id=event.id)
+        return
+    if event.subscription_id is None:
+        await unidentified(ctx, event)
         return
     match event.type:
         case "subscription.created":

@@ -96,6 +96,15 @@ def to_subscription(row: Any) -> Subscription:
     return Subscription(**{name: row[name] for name in _FIELDS})
 
 
+async def unidentified(ctx: Context, event: Event) -> None:
+    """The service says something of a subscription, and not of which: a field has another name, or another place. One
+    finding for each type, since all events of it are alike; who settled it is told of the next one."""
+    ctx.log.warning("subscription_unidentified", type=event.type, event_id=event.id)
+    detail = {"event_id": event.id, "cure": "CONSUMER_LOCATE_SUBSCRIPTION; what was missed: consumer reconcile"}
+    at = event.received_at
+    await open_finding(ctx, FINDINGS, "unidentified_subscription", event.type, at, detail, anew=True)
+
+
 async def _queues(ctx: Context, event: Event, subscription_id: str, policy: Policy, change: Change) -> None:
     """The queues an operator sees: an unresolved subscriber, an unmapped price, money after the end, and one that the
     service says it does not have."""

@@ -175,3 +175,23 @@ async def test_the_service_cannot_say_so_by_a_webhook(shop: Shop) -> None:
     # case: G6
     with pytest.raises(ConsumerError, match="does not send"):
         await shop.feed(said("subscription.unreadable", "evt_1", id="S1", envelope={"data": {"version": 9}}))
+
+
+@pytest.mark.parametrize("what", ["created", "ended", "renewed"])
+async def test_an_event_that_names_no_subscription_is_shown(shop: Shop, what: str) -> None:
+    """The service calls the field otherwise: it was ignored, and nobody was told that access follows nothing more."""
+    # case: A47
+    for number in (1, 2):
+        await shop.feed(said(f"subscription.{what}", f"evt_{number}", subscription_ref="S1", trust=Trust.SIGNED))
+    assert await shop.findings() == {("unidentified_subscription", f"subscription.{what}")}
+    assert (await shop.row(FINDINGS))["detail"]["event_id"] == "evt_2"
+    await shop.word("access.finding_closed", f"object:subscription.{what}", kind="unidentified_subscription", by="op")
+    assert await shop.findings() == set()
+    await shop.feed(said(f"subscription.{what}", "evt_3", subscription_ref="S1", trust=Trust.SIGNED))
+    assert await shop.findings() == {("unidentified_subscription", f"subscription.{what}")}
+
+
+async def test_a_marked_test_event_that_names_none_is_not(shop: Shop) -> None:
+    # case: A47
+    await shop.feed(said("subscription.created", "evt_1", test=True, trust=Trust.SIGNED))
+    assert await shop.findings() == set()

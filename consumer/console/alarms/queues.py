@@ -22,7 +22,7 @@ KINDS = frozenset({
     "paid_unmatched", "paid_unconfirmed", "amount_mismatch", "unreadable_order", "paid_unidentified",
     "duplicate_payment", "orphan_payment", "disagreement", "paid_unfulfillable", "paid_old_session",
     "unresolved_subscriber", "unmapped_price", "charged_after_end", "unknown_status", "unknown_end_reason", "brake",
-    "unreadable_subscription",
+    "unreadable_subscription", "unidentified_subscription",
 })  # fmt: skip
 """Every kind that the plugins open."""
 LISTED_MAX = 200
