@@ -7,6 +7,7 @@ from datetime import datetime
 from shlex import quote
 
 from consumer.plugin import Handler
+from consumer.plugin.declaration import FULFILMENT
 
 
 def replay_command(handler: str, *, since: datetime | None = None, order: str | None = None) -> str:
@@ -21,4 +22,4 @@ def replay_command(handler: str, *, since: datetime | None = None, order: str | 
 
 def who_fulfils(handlers: Sequence[Handler]) -> list[str]:
     """The handlers that could fulfil an order which nobody took."""
-    return [one.name for one in handlers if one.fulfils]
+    return [one.name for one in handlers if one.fulfils and one.wants(FULFILMENT)]

@@ -79,9 +79,10 @@ async def explain_order(
     about = [order_id, *payments, *([state["service_order_id"]] if state["service_order_id"] else [])]
     return {
         "state": state,
-        "timeline": await timeline(session, application, key, plugin="fulfilment", about=about),
+        "timeline": await timeline(session, application, key, plugin="fulfilment", about=about, steps=state["steps"]),
         "next": _in_order(
             await _due(session, application, {key: {}}),
+            await _handed_on(session, application, state["steps"], but=key),
             reads,
             _unserved(state),
             _held(application, order_id, state["hold"], state["findings"]),
@@ -235,16 +236,39 @@ async def _due(session: AsyncSession, application: str, keys: Named) -> list[Ent
     found: list[Entry] = [
         {"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} | keys[row["key"]] for row in timers
     ]
+    return _in_order(found, [one | keys[row["key"]] for row, one in await _waiting(session, runs)])
+
+
+async def _waiting(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Entry]]:
+    """Runs that are not over, each as an entry: what it waits for, and why it failed last."""
     kept = await waits_of(session, runs)
+    found = []
     for row in runs:
-        entry = {
-            "at": row["next_at"],
-            "code": f"run.{row['status']}",
-            "by": row["handler"],
-            "event_id": row["event_id"],
-        }
-        found.append(entry | await _failure(session, row) | wait_of(row, kept) | keys[row["key"]])
-    return _in_order(found)
+        entry = {"at": row["next_at"], "code": f"run.{row['status']}", "by": row["handler"]}
+        entry["event_id"] = row["event_id"]
+        found.append((row, entry | await _failure(session, row) | wait_of(row, kept)))
+    return found
+
+
+async def _handed_on(
+    session: AsyncSession, application: str, steps: Sequence[Mapping[str, Any]], *, but: str
+) -> list[Entry]:
+    """What is due of that by which an order was handed on, and nobody finds under the order's own key (`but`)."""
+    over = (RunStatus.SUCCEEDED, RunStatus.SKIPPED)
+    of = {(one["event_id"], one["handler"]) for one in steps if one["key"] != but and one["status"] not in over}
+    ids = sorted({event_id for event_id, handler in of if handler is not None})
+    ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, ids), RUNS.c.status.not_in(over))
+    runs = await newest(session, RUNS, RUNS.c.seq, ours) if ids else []
+    runs = [row for row in runs if (row["event_id"], row["handler"]) in of]
+    entries = [one | {"key": row["key"]} for row, one in await _waiting(session, runs)]
+    for one in steps:
+        named = {"event_id": one["event_id"], "key": one["key"]}
+        if one["status"] == "waits" and one["key"] != but:
+            entries.append({"at": one["next_at"], "code": one["type"]} | named)
+        elif one["status"] == "no_handler":
+            detail = f"no handler takes {one['type']}, by which {one['by']} handed the order on"
+            entries.append({"at": None, "code": "no_handler", "detail": detail} | named)
+    return entries
 
 
 async def _failure(session: AsyncSession, row: Mapping[str, Any]) -> Entry:

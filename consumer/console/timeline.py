@@ -3,7 +3,7 @@ brought it about; and what the runs that are not over wait for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from shlex import quote
 from typing import Any, Final
 
@@ -29,10 +29,17 @@ Entry = dict[str, Any]
 
 
 async def timeline(
-    session: AsyncSession, application: str, key: str, *, plugin: str | None = None, about: Sequence[str] = ()
+    session: AsyncSession,
+    application: str,
+    key: str,
+    *,
+    plugin: str | None = None,
+    about: Sequence[str] = (),
+    steps: Sequence[Mapping[str, Any]] = (),
 ) -> list[Entry]:
     """Events of the aggregate, the changes they made, the runs that did not simply succeed (also what was dead and was
-    redriven), and those of handlers that fulfil, which shipped; what `plugin` found `about` these ids, open or closed.
+    redriven), and those of handlers that fulfil, which shipped, or handed the order on by one of `steps`; what `plugin`
+    found `about` these ids, open or closed.
 
     `at` is when we learned of it, `happened_at` when the service says that it happened, `cause` the event it was
     derived from. What came at one instant stands as it came about: what a person said, the event, what it changed, what
@@ -40,10 +47,12 @@ async def timeline(
     """
     events = await newest(session, EVENTS, EVENTS.c.seq, and_(EVENTS.c.application == application, EVENTS.c.key == key))
     changes = await newest(session, AUDIT, AUDIT.c.id, and_(AUDIT.c.application == application, AUDIT.c.subject == key))
-    requested = [row["id"] for row in events if row["type"] == REQUESTED]
+    requested = [row["id"] for row in events if row["type"] == REQUESTED] + [one["event_id"] for one in steps]
+    handed_on = {(one["cause"], one["by"]) for one in steps}
     delivered = (RUNS.c.event_id.in_(requested), RUNS.c.status == "succeeded", RUNS.c.handler.not_in(bystanders()))
     shown = or_(RUNS.c.code.is_not(None), and_(*delivered))
-    ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, [row["id"] for row in events]))
+    with_runs = {*(row["id"] for row in events), *requested}
+    ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, sorted(with_runs)))
     runs = await newest(session, RUNS, RUNS.c.seq, and_(ours, shown)) if events else []
     died = and_(DEAD.c.application == application, among(DEAD.c.event_id, [row["id"] for row in events]))
     was_dead = await newest(session, DEAD, DEAD.c.id, and_(died, DEAD.c.settled_at.is_not(None))) if events else []
@@ -55,7 +64,7 @@ async def timeline(
     seen_to = {(row["event_id"], row["handler"]) for row in was_dead}
     # What was not tried again since somebody saw to its death says what it died of, and nothing has happened.
     tried = [row for row in runs if row["attempts"] > 0 or (row["event_id"], row["handler"]) not in seen_to]
-    entries += [((row["updated_at"], 5, row["seq"]), _run(row, requested)) for row in tried]
+    entries += [((row["updated_at"], 5, row["seq"]), _run(row, requested, handed_on)) for row in tried]
     return [entry for _, entry in sorted(entries, key=lambda one: one[0])]
 
 
@@ -92,9 +101,10 @@ async def _findings(session: AsyncSession, application: str, plugin: str | None,
     return entries
 
 
-def _run(row: Mapping[str, Any], requested: Sequence[str]) -> Entry:
+def _run(row: Mapping[str, Any], requested: Sequence[str], handed_on: Collection[tuple[str, str]]) -> Entry:
     shipped = row["status"] == RunStatus.SUCCEEDED and row["event_id"] in requested
-    code = "shipped" if shipped else f"run.{row['status']}"
+    word = "handed_on" if (row["event_id"], row["handler"]) in handed_on else "shipped"
+    code = word if shipped else f"run.{row['status']}"
     found = {"at": row["updated_at"], "code": code, "by": row["handler"], "event_id": row["event_id"]}
     return found if shipped else found | {"attempts": row["attempts"], "error": row["code"], "reason": row["reason"]}
 

@@ -13,6 +13,7 @@ from consumer.columns import unindexed
 from consumer.console.event_view import traces_of
 from consumer.errors import NotFound
 from consumer.ledger.handling.handlers import bystanders
+from consumer.ledger.handling.requests import Step, steps
 from consumer.ledger.tables import RunRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
@@ -24,6 +25,7 @@ from handlers.fulfilment.store import REQUESTED, to_order
 
 RUNS: Table = RunRow.__table__
 ROWS_MAX = 50
+RUN = ("handler", "status", "attempts", "next_at", "code", "reason")
 
 
 async def order_view(session: AsyncSession, application: str, order_id: str) -> dict[str, Any]:
@@ -32,13 +34,15 @@ async def order_view(session: AsyncSession, application: str, order_id: str) -> 
     if row is None:
         raise NotFound("the order is unknown", order_id=order_id)
     order = to_order(row)
-    runs = await requested_runs(session, application, order_id)
+    request = derived_id(application, REQUESTED, f"order:{order_id}", "order")
+    runs = await runs_on(session, application, request)
+    handed_on = await steps(session, application, [request]) if runs else []
     proof = {"type": order.proof_type, "event_id": order.proof_event_id, "at": order.paid_at}
     return {
         "application": application,
         "order_id": order_id,
         "status": order.status,
-        "fulfilment": fulfilment_word(row, runs),
+        "fulfilment": fulfilment_word(row, runs, handed_on),
         "proof": proof if order.paid_at is not None else None,
         "hold": order.hold,
         "paid_at": order.paid_at,
@@ -51,6 +55,7 @@ async def order_view(session: AsyncSession, application: str, order_id: str) -> 
         "session_id": order.session_id,
         "service_order_id": order.service_order_id,
         "runs": runs,
+        "steps": [entry for step in handed_on[:ROWS_MAX] for entry in await _step(session, application, step)],
         "sessions": [
             {"session_id": one["session_id"], "status": one["status"]}
             for one in await rows_of(session, fulfilment.CHECKOUTS, application, order_id=order_id)
@@ -63,23 +68,31 @@ async def order_view(session: AsyncSession, application: str, order_id: str) -> 
     }
 
 
-async def requested_runs(session: AsyncSession, application: str, order_id: str) -> list[dict[str, Any]]:
-    """The runs of the merchant's handlers on this order's `fulfilment.requested`."""
-    event_id = derived_id(application, REQUESTED, f"order:{order_id}", "order")
+async def runs_on(session: AsyncSession, application: str, event_id: str) -> list[dict[str, Any]]:
+    """The runs of the merchant's handlers on an order's `fulfilment.requested`, or on what it was handed on by."""
     rows = await rows_of(session, RUNS, application, event_id=event_id)
     others = frozenset(await session.scalars(bystanders())) if rows else frozenset()
     traces = await traces_of(session, application, event_id) if rows else {}
-    names = ("handler", "status", "attempts", "next_at", "code", "reason")
     return [
-        {name: row[name] for name in names}
+        {name: row[name] for name in RUN}
         | {"fulfils": row["handler"] not in others, "trace": traces.get(row["handler"])}
         for row in rows
     ]
 
 
-def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:
-    """`none`, `requested`, `fulfilled` or `failed`: from the runs of the handlers that fulfil, without the skipped."""
+async def _step(session: AsyncSession, application: str, step: Step) -> list[dict[str, Any]]:
+    """By what a handler handed the order on, and how far each who fulfils is with that; `waits` before anybody is."""
+    what = {"type": step.type, "event_id": step.event_id, "key": step.key, "cause": step.cause, "by": step.handler}
+    runs = await runs_on(session, application, step.event_id) if step.runs else []
+    nobody = {"handler": None, "status": "waits" if step.is_wanted else "no_handler", "next_at": step.due_at}
+    return [what | {name: one[name] for name in RUN} for one in runs if one["fulfils"]] or [what | nobody]
+
+
+def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], handed_on: Sequence[Step] = ()) -> str:
+    """`none`, `requested`, `fulfilled` or `failed`: from the runs of the handlers that fulfil, without the skipped;
+    those to whom it was handed on are among them."""
     statuses = {run["status"] for run in runs if run["fulfils"]} - {RunStatus.SKIPPED}
+    statuses |= {state for step in handed_on for state in step.states} - {RunStatus.SKIPPED}
     if row["unfulfillable_at"] is not None or RunStatus.DEAD in statuses:
         return "failed"
     if row["requested_at"] is None:

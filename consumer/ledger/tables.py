@@ -34,6 +34,8 @@ DISCARDED = "code IN ('discarded', 'discarded_waiting')"
 ALARM_AFTER_ATTEMPTS: Final = 8
 TOLD: Final = "unreadable"
 """The code of a read whose asker knows that the service shows no such object."""
+DERIVED = "substr(cause, 1, 4) = 'drv_'"
+"""What was emitted by the handler of a derived event, as the index of those says it: who handed an order on."""
 UNREADABLE = f"attempts >= {ALARM_AFTER_ATTEMPTS} AND code <> '{TOLD}'"
 """A read that fails again and again, and nobody was told, as the index of those says it."""
 
@@ -224,6 +226,7 @@ class OutboxRow(LedgerRow, table=True):
               sqlite_where=text("plan IS NOT NULL")),
         Index("ix_outbox_on_way", "application", "key", postgresql_where=text("on_way"),
               sqlite_where=text("on_way = 1")),
+        Index("ix_outbox_derived", "cause", "application", postgresql_where=text(DERIVED), sqlite_where=text(DERIVED)),
     )  # fmt: skip
 
     seq: int = Field(default=None, sa_column=Column(serial(), primary_key=True, autoincrement=True))

@@ -14,7 +14,8 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 from consumer.errors import HandlerInvalid
 from consumer.events import Event
 from consumer.plugin.context import Context
-from consumer.plugin.handler import LONGEST_S, Handler
+from consumer.plugin.handler import LONGEST_S, Handler, matches
+from consumer.plugin.payloads import CATALOGUE
 from consumer.retry import OnDead, RetryPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,12 +56,15 @@ def checked_types(types: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def checked_fulfils(given: bool | None, types: tuple[str, ...], *, transactional: bool) -> bool:
-    """Whether an order is fulfilled by this handler; by default an effect handler that names `fulfilment.requested`.
-    Raises HandlerInvalid for one that says so and never hears of a paid order."""
+    """Whether an order is fulfilled by this handler; by default an effect handler that names `fulfilment.requested`, or
+    types of the plugin's own only, by which an order may be handed on to it. Raises HandlerInvalid for one that says so
+    and never hears of a paid order."""
     named = bool({FULFILMENT, "fulfilment.*"} & set(types))
-    if given and not (named or "*" in types):
-        raise HandlerInvalid(f"fulfils=True is for handlers of {FULFILMENT}", types=" ".join(types))
-    return given if given is not None else named and not transactional
+    is_own = not any(matches(pattern, one) for pattern in types for one in CATALOGUE)
+    if given and not (named or is_own or "*" in types):
+        what = f"fulfils=True is for handlers of {FULFILMENT}, and of what such a handler emits"
+        raise HandlerInvalid(what, types=" ".join(types))
+    return given if given is not None else (named or is_own) and not transactional
 
 
 def checked_function(function: F, *, batch: bool = False) -> F:
@@ -214,7 +218,9 @@ def handles(
 
     `fulfils`: an order is fulfilled when those handlers of `fulfilment.requested` that fulfil have succeeded; the
     others (statistics, a mail to the team) neither make it so nor keep it from being so. Left out: an effect handler
-    that names the type does, a projection does not.
+    that names the type does, a projection does not. A projection that says so may hand the order on, by an event of the
+    plugin's own: then the order is fulfilled when those that fulfil of that event's handlers have succeeded, too; an
+    effect handler does, unless it says `fulfils=False`.
 
     `breaker_after` attempts in a row that could not reach what the handler depends on (connection refused, no answer
     in time, 5xx, 401, 429) open its breaker: its runs wait, at no cost, until a probe gets through; 0 turns that off.

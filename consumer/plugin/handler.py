@@ -60,10 +60,11 @@ class Handler:
 
     def wants(self, event_type: str) -> bool:
         """Whether an event of this type is for this handler."""
-        return any(_matches(pattern, event_type) for pattern in self.types)
+        return any(matches(pattern, event_type) for pattern in self.types)
 
 
-def _matches(pattern: str, event_type: str) -> bool:
+def matches(pattern: str, event_type: str) -> bool:
+    """Whether an event of this type fits what a handler names."""
     if pattern == "*":
         return True
     if pattern.endswith(".*"):

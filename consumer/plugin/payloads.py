@@ -280,7 +280,9 @@ SHOWN: tuple[type[Payload], ...] = (
 )  # fmt: skip
 """Every class of the catalogue, as the page of it shows them."""
 
+CATALOGUE: frozenset[str] = frozenset(one for model in SHOWN for one in model.event_types)
+"""Every type of it; the others are a plugin's own, or new ones of the service."""
 _WORDS = (WordSaid, FindingClosed, CustomerAttached, AccessGiven, AccessTaken)
-OURS: frozenset[str] = frozenset(one for model in SHOWN if model not in _WORDS for one in model.event_types)
+OURS: frozenset[str] = CATALOGUE - {one for model in _WORDS for one in model.event_types}
 """What only the service, a read of it, or a built-in projection says. Said by a plugin it would be a second parcel, a
 proof that nobody gave, or a timer that is gone."""

@@ -1,18 +1,18 @@
 """Paid but not fulfilled: how many orders, since when, and why (case O5). The business's own alarm.
 
-An order counts while it is held, while its `fulfilment.requested` waits to be sent, while a run on that is not done,
-and when no handler that fulfils took it: statistics and the like (`fulfils=False`, projections) deliver nothing, and
-their troubles are not the customer's.
+An order counts while it is held, while its `fulfilment.requested` waits to be sent, while a run on that (or on what a
+projection that fulfils handed it on by) is not done, and when no handler that fulfils took it: statistics and the like
+(`fulfils=False`, projections) deliver nothing, and their troubles are not the customer's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, Table, and_, func, select, text, true, union
+from sqlalchemy import Select, Table, and_, func, null, or_, select, text, true, union
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among
@@ -20,10 +20,10 @@ from consumer.console.alarms import taken
 from consumer.console.alarms.taken import taker
 from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.handling import lanes, runs
-from consumer.ledger.handling.handlers import bystanders
+from consumer.ledger.handling.handlers import bystanders, handing_on
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import PAID, status_of
-from consumer.ledger.tables import EventRow, OutboxRow, RunRow, RunStatus
+from consumer.ledger.tables import DERIVED, EventRow, OutboxRow, RunRow, RunStatus
 from handlers.fulfilment.store import REQUESTED
 from handlers.fulfilment.tables import ORDERS
 
@@ -90,13 +90,14 @@ async def _unfinished(session: AsyncSession) -> list[Waiting]:
     """Runs that are not done, handler by handler, of each at most NEWEST in a state."""
     found: dict[tuple[str, str], tuple[set[str], list[datetime]]] = {}
     beside: set[Any] = {row[0] for row in await session.execute(bystanders())}
+    projections: list[Any] = [row[0] for row in await session.execute(handing_on())]
     for handler, status in await runs.count_by_status(session):
-        rows = (await session.execute(_open(handler, status))).all()
+        rows: Sequence[Any] = (await session.execute(_open(handler, status, projections))).all()
         unknown = await _paid_there(session, [(row[0], row[4]) for row in rows]) if handler == OBSERVES else frozenset()
-        for application, event_id, event_type, at, key in rows:
+        for application, event_id, event_type, at, key, by in rows:
             # Of PROVES, and of a read that showed it: the order is paid, and not even known to be so yet.
             is_proof = handler == PROVES or (application, key) in unknown
-            if is_proof or (event_type == REQUESTED and handler not in beside):
+            if is_proof or ((event_type == REQUESTED or by in projections) and handler not in beside):
                 ids, times = found.setdefault((application, status), (set(), []))
                 ids.add(event_id)
                 times.append(at)
@@ -118,13 +119,16 @@ async def _paid_there(session: AsyncSession, keys: Collection[tuple[str, str]]) 
     return frozenset(found)
 
 
-def _open(handler: str, status: str) -> Select[Any]:
-    """Of a merchant's handler those that were asked to fulfil: it may want other events, too, and have far more of
-    them."""
+def _open(handler: str, status: str, projections: Sequence[str]) -> Select[Any]:
+    """Of a merchant's handler those that were asked to fulfil, or that one of these `projections` handed on to it: it
+    may want other events, too, and have far more of them."""
     event = and_(EVENTS.c.application == RUNS.c.application, EVENTS.c.id == RUNS.c.event_id)
     type_, at = (select(column).where(event).scalar_subquery() for column in (EVENTS.c.type, EVENTS.c.received_at))
-    wanted = select(RUNS.c.application, RUNS.c.event_id, type_, at, RUNS.c.key)
-    counts = true() if handler in (PROVES, OBSERVES) else type_ == REQUESTED
+    emitted = and_(OUTBOX.c.application == RUNS.c.application, OUTBOX.c.event_id == RUNS.c.event_id, text(DERIVED))
+    by = select(OUTBOX.c.handler).where(emitted).scalar_subquery()
+    wanted = select(RUNS.c.application, RUNS.c.event_id, type_, at, RUNS.c.key, by if projections else null())
+    is_theirs = or_(type_ == REQUESTED, by.in_(projections)) if projections else type_ == REQUESTED
+    counts = true() if handler in (PROVES, OBSERVES) else is_theirs
     return wanted.where(lanes.is_status(RunStatus(status)), RUNS.c.handler == handler, counts).limit(NEWEST)
 
 

@@ -60,7 +60,7 @@ def class_of(one: BookedOrder) -> Class:
         if order.unfulfillable_at is None:
             return Class.UNEXPLAINED
         return Class.BY_HAND if is_settled(one.findings, "paid_unfulfillable", one.order_id) else Class.UNFULFILLABLE
-    states = set(one.request.runs.values()) if one.request else set()
+    states = one.request.states if one.request else set()
     if states == {RunStatus.SKIPPED}:
         return Class.GIVEN_UP
     if states - {RunStatus.SKIPPED} == {RunStatus.SUCCEEDED}:
@@ -103,6 +103,6 @@ def _of_request(request: Request | None, requested_at: datetime, now: datetime) 
     if request is None or (request.arrived_at is None and request.is_sent and not request.runs):
         is_underway = now - requested_at < UNDERWAY
         return [] if is_underway else ["request_lost"]
-    if RunStatus.DEAD in request.runs.values():
+    if RunStatus.DEAD in request.states:
         return ["fulfilment_dead"]
     return ["no_handler"] * (not request.runs and request.arrived_at is not None)

@@ -102,13 +102,17 @@ async def _may_not_be_sent(session: AsyncSession, order_id: str, application: st
     asked = (await requests(session, application, [event_id])).get(event_id)
     if asked is None or asked.arrived_at is None:
         raise UsageError("its fulfilment was requested and is on its way to the handlers: say it again in a moment")
-    states = {handler: state for handler, state in asked.runs.items() if state != RunStatus.SKIPPED}
-    for handler, state in sorted(states.items()):
+    if any(not step.runs for step in asked.steps):
+        raise UsageError("it was handed on, and waits to be taken: say it again when `explain order` shows by whom")
+    by = {event_id: asked.runs} | {step.event_id: step.runs for step in asked.steps}
+    states = [(handler, id_, state) for id_, some in by.items() for handler, state in some.items()]
+    states = [one for one in states if one[2] != RunStatus.SKIPPED]
+    for handler, id_, state in sorted(states):
         if state != RunStatus.SUCCEEDED:
-            next_ = discard(event_id, handler, application)
+            next_ = discard(id_, handler, application)
             raise UsageError("it may still be delivered: give that up first", handler=handler, stands=state, next=next_)
     if states:
-        raise UsageError("the order was fulfilled", by=", ".join(sorted(states)))
+        raise UsageError("the order was fulfilled", by=", ".join(sorted({handler for handler, *_ in states})))
 
 
 async def _finding(session: AsyncSession, table: Table, subject: str, kind: str, application: str) -> None:

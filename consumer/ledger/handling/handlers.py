@@ -70,6 +70,11 @@ def bystanders() -> Select[tuple[str]]:
     return select(_HANDLERS.c.name).where(not_(func.coalesce(_HANDLERS.c.fulfils, not_(_HANDLERS.c.transactional))))
 
 
+def handing_on() -> Select[tuple[str]]:
+    """The names of projections that fulfil: what they emit for an order hands it on."""
+    return select(_HANDLERS.c.name).where(_HANDLERS.c.fulfils, _HANDLERS.c.transactional)
+
+
 async def living(session: AsyncSession, now: datetime) -> frozenset[str]:
     """The handlers that some living worker has, or, when no worker lives, those of the last ones: that nobody works
     at all is another matter. Empty before the first worker."""

@@ -1,32 +1,66 @@
-"""Requests: what became of derived events that ask merchants' handlers for something, many at once."""
+"""Requests: what became of derived events that ask merchants' handlers for something, many at once; also of the events
+by which a projection that fulfils handed such a request on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Final
 
-from sqlalchemy import Table, select
+from sqlalchemy import RowMapping, Table, func, not_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
-from consumer.ledger.handling.handlers import bystanders
-from consumer.ledger.tables import EventRow, OutboxRow, RunRow
+from consumer.ledger.handling.handlers import bystanders, handing_on
+from consumer.ledger.tables import DERIVED, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
+from consumer.plugin.handler import matches
 
 _EVENTS: Table = EventRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
 _RUNS: Table = RunRow.__table__
+_HANDLERS: Table = HandlerRow.__table__
+GENERATIONS: Final = 5
+STEPS_MAX: Final = 1000
+"""So many events by which orders were handed on are followed in one look, over so many generations."""
 
 
 @dataclass(kw_only=True)
 class Request:
     """One derived event: when it was emitted and when it arrived (None: never), whether it was sent, and the state of
-    each handler that fulfils."""
+    each handler that fulfils. `steps`: by what these handed it on."""
 
     emitted_at: datetime | None = None
     arrived_at: datetime | None = None
     is_sent: bool = False
     runs: dict[str, str] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def states(self) -> set[str]:
+        """Of all who fulfil, whomever it was handed on to included."""
+        return {*self.runs.values(), *(state for step in self.steps for state in step.states)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """An event by which the projection `handler` handed the request `root` on. `runs`: the state of each handler of it
+    that fulfils; `is_wanted`: whether there is one."""
+
+    root: str
+    event_id: str
+    type: str
+    key: str
+    cause: str
+    handler: str
+    due_at: datetime
+    is_wanted: bool = True
+    runs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def states(self) -> set[str]:
+        """Before anybody has taken it, it waits."""
+        return set(self.runs.values()) or {RunStatus.RETRYING.value}
 
 
 async def requests(session: AsyncSession, application: str, event_ids: Collection[str]) -> Mapping[str, Request]:
@@ -48,7 +82,59 @@ async def requests(session: AsyncSession, application: str, event_ids: Collectio
     ):
         if handler not in beside:
             found.setdefault(event_id, Request(is_sent=True)).runs[handler] = status
+    for step in await steps(session, application, [one for one in event_ids if one in found]):
+        found[step.root].steps.append(step)
     return found
+
+
+async def steps(session: AsyncSession, application: str, event_ids: Collection[str]) -> list[Step]:
+    """The events by which projections that fulfil handed these requests on, and those again, with who fulfils of their
+    handlers. Left out is what only others want: a mail to the team delivers nothing. What nobody wants is not."""
+    names = frozenset(await session.scalars(handing_on()))
+    found: dict[str, Step] = {}
+    roots = {one: one for one in event_ids}
+    for _ in range(GENERATIONS if names else 0):
+        rows = await emitted_for(session, application, sorted(roots))
+        new = [Step(root=roots[row["cause"]], **row) for row in rows if row["handler"] in names]
+        roots = {one.event_id: one.root for one in new if one.event_id not in found}
+        found |= {one.event_id: one for one in new}
+        if not roots:
+            break
+    return await _with_runs(session, application, found) if found else []
+
+
+async def emitted_for(session: AsyncSession, application: str, causes: Collection[str]) -> Sequence[RowMapping]:
+    """What the handlers of these derived events emitted, in that order; the first STEPS_MAX."""
+    of_each = [_OUTBOX.c[name] for name in ("event_id", "type", "key", "cause", "handler")]
+    wanted = select(*of_each, _OUTBOX.c.not_before.label("due_at"))
+    mine = (_OUTBOX.c.application == application, among(_OUTBOX.c.cause, causes), text(DERIVED))
+    return (
+        (await session.execute(wanted.where(*mine).order_by(unindexed(_OUTBOX.c.seq)).limit(STEPS_MAX)))
+        .mappings()
+        .all()
+    )
+
+
+async def _with_runs(session: AsyncSession, application: str, found: Mapping[str, Step]) -> list[Step]:
+    known = await session.execute(
+        select(_HANDLERS.c.types, func.coalesce(_HANDLERS.c.fulfils, not_(_HANDLERS.c.transactional)), _HANDLERS.c.name)
+    )
+    wants = [(set(types.split()), fulfils, name) for types, fulfils, name in known]
+    beside = {name for _, fulfils, name in wants if not fulfils}
+    runs = select(_RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.status)
+    taken: dict[str, dict[str, str]] = {}
+    for event_id, handler, status in await session.execute(
+        runs.where(_RUNS.c.application == application, among(_RUNS.c.event_id, sorted(found)))
+    ):
+        if handler not in beside:
+            taken.setdefault(event_id, {})[handler] = status
+    complete: list[Step] = []
+    for one in found.values():
+        asked = [fulfils for types, fulfils, _ in wants if any(matches(pattern, one.type) for pattern in types - {"*"})]
+        if one.event_id in taken or any(asked) or not asked:
+            is_wanted = one.event_id in taken or any(asked)
+            complete.append(replace(one, is_wanted=is_wanted, runs=taken.get(one.event_id, {})))
+    return complete
 
 
 async def others(
