@@ -61,6 +61,7 @@ class World:
         self.random = Random(seed)
         self.clock = SimulatedClock(asyncio.get_running_loop(), life.now)
         self.story: list[str] = []
+        self._said: set[str] = set()
         self._life = life
         self._url = database_url
         self._database = Database(database_url, durable=False)
@@ -105,6 +106,7 @@ class World:
         await check(projections, self._life, APPLICATION)
         async with self._database.reading() as session:
             events = (await session.execute(text("SELECT id, seq, type, key FROM events"))).all()
+        assert self._said <= {event.id for event in events}, "what came by the log is in the ledger"
         self._acts.require_no_act_was_done_twice()
         self._acts.require_order("note", {event.id: event.seq for event in events})
         for handler, types in (("ship", ("fulfilment.requested",)), ("tell", ("parcel.counted",)),
@@ -119,6 +121,7 @@ class World:
 
     def _say(self, event: Event) -> None:
         self._tell(f"said {event.type} {event.key} {event.id}")
+        self._said.add(event.id)
         self._log.append(TOPIC, [message(event)])
 
     def _boot(self) -> _Role:
