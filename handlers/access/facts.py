@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from handlers.access.ending import ended, is_announced, is_scheduled
+from handlers.access.ending import ended, is_announced, is_scheduled, renewed
 from handlers.access.policy import Policy
 from handlers.access.subscription import ACTIVE, CUSTOMER_RANK, ENDED, PAST_DUE, Details, Reading, Subscription
 
@@ -69,8 +69,8 @@ def lease_over(sub: Subscription, due: datetime, at: datetime, policy: Policy) -
 
 def provisional(sub: Subscription, heard_at: datetime) -> Subscription:
     """No read has come since `subscription.created`, or since a charge while PAST_DUE: it counts as ACTIVE until one
-    does. The start of PAST_DUE stays, for a read that knows better (cases A9, A10). Not while the service says that it
-    has no such subscription: it may be a test event's (case A47)."""
+    does. The start of PAST_DUE stays: a charge that was old news made nothing good (cases A9, A10). Not while the
+    service says that it has no such subscription: it may be a test event's (case A47)."""
     if sub.is_unreadable:
         return sub
     is_unread = sub.status is None and not sub.version
@@ -133,14 +133,31 @@ def past_due_heard(sub: Subscription, began: datetime) -> Subscription:
     is_made_good = active_at is not None and began <= active_at
     if sub.status == ENDED or is_made_good or (charged is not None and began <= charged):
         return sub
+    heard = replace(sub, past_due_heard_at=max(began, sub.past_due_heard_at or began))
     if since is None or (charged is not None and since <= charged):
-        return replace(sub, past_due_since=began)
-    return replace(sub, past_due_since=min(since, began) if sub.status == PAST_DUE else max(since, began))
+        return replace(heard, past_due_since=began)
+    return replace(heard, past_due_since=min(since, began) if sub.status == PAST_DUE else max(since, began))
+
+
+def charge_heard(sub: Subscription, at: datetime | None) -> Subscription:
+    """A charge made good what had failed before it. A later failure that was heard of earlier counts from its own
+    start: after an outage events come newest first (cases A9, A10, G1)."""
+    after = renewed(sub, at)
+    since, newest = after.past_due_since, after.past_due_heard_at
+    if since is None or newest is None or _stands(after, since) or not _stands(after, newest):
+        return after
+    return replace(after, past_due_since=newest)
+
+
+def _stands(sub: Subscription, start: datetime) -> bool:
+    """Whether no charge that we know of has made this start of PAST_DUE good."""
+    return sub.renewed_at is None or start > sub.renewed_at
 
 
 def _past_due_since(sub: Subscription, reading: Reading) -> datetime:
-    """When PAST_DUE began: the earliest that the record, an event or the first read says. Never moved later (A9)."""
-    known = [at for at in (sub.past_due_since, reading.past_due_since) if at is not None]
+    """When PAST_DUE began: the earliest that the record, an event or the first read says. Never moved later (A9), but
+    what a charge has made good since is over (A10)."""
+    known = [at for at in (sub.past_due_since, reading.past_due_since) if at is not None and _stands(sub, at)]
     return min([*known, reading.read_at])
 
 

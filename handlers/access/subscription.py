@@ -52,8 +52,8 @@ class Subscription:
     """One subscription of one application.
 
     `status` is None until a read (or `subscription.created`, provisionally) says more. Times of the service
-    (`period_end`, `ended_at`, `renewed_at`) are compared with each other only; ours (`read_at`, `active_at`: the newest
-    read that said ACTIVE, `settle_until`,
+    (`period_end`, `ended_at`, `renewed_at`, `past_due_heard_at`: the newest `subscription.past_due`) are compared with
+    each other only; ours (`read_at`, `active_at`: the newest read that said ACTIVE, `settle_until`,
     `past_due_since`, `lease_until`, `hinted_at`: the last verified event, `attached_at`: the word on whose it is) with
     our own clock. `unannounced`: it got worse by a read that no event announced, which is what the brake is for.
     `unreadable_version`: the last read that the service answered with "no such subscription". `awaits`: what a verified
@@ -74,6 +74,7 @@ class Subscription:
     active_at: datetime | None = None
     period_end: datetime | None = None
     past_due_since: datetime | None = None
+    past_due_heard_at: datetime | None = None
     end_reason: str | None = None
     ended_at: datetime | None = None
     settle_from: datetime | None = None

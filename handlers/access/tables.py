@@ -52,6 +52,7 @@ class AccessSubscription(TableRow, table=True):
     read_at: datetime | None = _time()
     period_end: datetime | None = _time()
     past_due_since: datetime | None = _time()
+    past_due_heard_at: datetime | None = _time()
     active_at: datetime | None = _time()
     end_reason: str | None = _text(255)
     ended_at: datetime | None = _time()

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from handlers.access.ending import ended
-from handlers.access.facts import observed, past_due_heard
+from handlers.access.facts import charge_heard, observed, past_due_heard
 from handlers.access.policy import Policy, duration
 from handlers.access.rules import Decision, OperatorSource, decide
 from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Reading, Subscription
@@ -257,3 +257,41 @@ def test_grace_counts_from_the_first_failure_since_the_last_charge(
 ) -> None:
     one = sub(status, past_due_since=since, renewed_at=charged)
     assert past_due_heard(one, began).past_due_since == then
+
+
+# case: A9, A10, G1
+@pytest.mark.parametrize(
+    ("since", "heard", "charged", "then"),
+    [
+        (NOW - 3 * DAY, NOW, NOW - 2 * DAY, NOW),  # newest first: the failure after the charge was heard before it
+        (NOW - 2 * DAY, NOW, NOW - 2 * DAY, NOW),
+        (NOW - 3 * DAY, NOW - 3 * DAY, NOW - 2 * DAY, NOW - 3 * DAY),  # a read says what it is now
+        (NOW - 3 * DAY, NOW - 2 * DAY, NOW - 2 * DAY, NOW - 3 * DAY),
+        (NOW - 3 * DAY, None, NOW - 2 * DAY, NOW - 3 * DAY),
+        (NOW - DAY, NOW, NOW - 2 * DAY, NOW - DAY),  # old news
+        (None, None, NOW, None),
+        (None, NOW, NOW - 2 * DAY, None),  # a read that said ACTIVE had made it good
+        (NOW - DAY, NOW - DAY, None, NOW - DAY),
+    ],
+)
+def test_a_charge_leaves_the_start_of_a_later_failure(since: Any, heard: Any, charged: Any, then: Any) -> None:
+    one = sub(PAST_DUE, past_due_since=since, past_due_heard_at=heard)
+    assert charge_heard(one, charged).past_due_since == then
+
+
+# case: A9, A10
+@pytest.mark.parametrize(
+    ("since", "charged", "shown", "then"),
+    [
+        (NOW - 3 * DAY, None, None, NOW - 3 * DAY),
+        (NOW - 3 * DAY, NOW - 4 * DAY, None, NOW - 3 * DAY),
+        (NOW - 3 * DAY, NOW - 3 * DAY, None, NOW),
+        (NOW - 3 * DAY, NOW - 2 * DAY, None, NOW),
+        (NOW - 3 * DAY, NOW - 2 * DAY, NOW - DAY, NOW - DAY),
+        (NOW - 3 * DAY, NOW - 2 * DAY, NOW - 3 * DAY, NOW),
+    ],
+)
+def test_a_read_starts_no_grace_before_the_last_charge(since: Any, charged: Any, shown: Any, then: Any) -> None:
+    one = sub(PAST_DUE, past_due_since=since, renewed_at=charged)
+    reading = Reading(version=9, read_at=NOW, status=PAST_DUE, past_due_since=shown)
+    assert observed(one, reading, NOW, Policy()).past_due_since == then

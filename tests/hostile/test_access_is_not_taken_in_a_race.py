@@ -84,18 +84,24 @@ async def test_grace_counts_from_when_past_due_began(database: Database) -> None
     assert (await shop.row(SUBSCRIPTIONS))["past_due_since"] == began
 
 
+@pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2, 1), (1, 0, 2)])
 async def test_of_two_times_past_due_the_one_that_was_made_good_is_over(
-    database: Database, order: tuple[int, ...]
+    database: Database, order: tuple[int, ...], *, is_known: bool
 ) -> None:
-    # case: A10, G1
+    """Also where the first one was read, and an outage kept all that came after it, to the end of its grace."""
+    # case: A10, G1, G3
     shop = Shop(database)
     await shop.reads("ACTIVE", "S1")
-    first = shop.now + timedelta(days=1)
-    shop.now += timedelta(days=9)
-    news = [("past_due", 0), ("renewed", 2), ("past_due", 5)]
+    first = shop.now + timedelta(days=30)
+    if is_known:
+        shop.now = first
+        await shop.reads("PAST_DUE", "S1")
+    await shop.pass_time(seconds=(first + timedelta(days=31) - shop.now).total_seconds())
+    news = [("past_due", 0), ("renewed", 3), ("past_due", 30)]
     for number in order:
         what, days = news[number]
         await shop.happens(what, "S1", at=first + timedelta(days=days))
     await shop.reads("PAST_DUE", "S1")
-    assert (await shop.row(SUBSCRIPTIONS))["past_due_since"] == first + timedelta(days=5)
+    assert (await shop.row(SUBSCRIPTIONS))["past_due_since"] == first + timedelta(days=30)
+    assert await shop.allowed()
