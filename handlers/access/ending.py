@@ -87,13 +87,15 @@ def settles_until(sub: Subscription, policy: Policy, *, scheduled: bool) -> date
 
     A payer's cancel is scheduled first and waits for the period's end (SU-T6). So PAYER_CANCELED before that, or
     without a schedule, is a re-subscription (SU-T10). A merchant's cancel and a failed payment revoke at once.
-    Whoever has scheduled an end may still re-subscribe before it: where the period is not known, that is not ruled out.
+    Whoever has scheduled an end may still re-subscribe before it: where the period is not known, that is not ruled out,
+    also while the event does not say the end's reason.
     """
     if sub.settle_from is None or sub.end_reason not in (None, PAYER_CANCELED):
         return None
     # An end whose time the service does not say came when we heard of it: the period's end is days away, or it is not.
     early = None if sub.period_end is None else (sub.ended_at or sub.settle_from) < sub.period_end
     if scheduled and early is not True:
-        may_be_half = early is None and sub.end_reason == PAYER_CANCELED and not sub.merchant_cancel_requested
+        is_payers = PAYER_CANCELED in (sub.end_reason, sub.cancel_reason)
+        may_be_half = early is None and is_payers and not sub.merchant_cancel_requested
         return sub.settle_from + policy.settle if may_be_half else None
     return sub.settle_from + (policy.resubscribe if sub.end_reason == PAYER_CANCELED else policy.settle)

@@ -593,11 +593,14 @@ async def test_a_scheduled_end_on_time_revokes_at_once_without_the_services_time
     assert shop.effects == ["granted default", "revoked default"]
 
 
+@pytest.mark.parametrize("reason", ["PAYER_CANCELED", None])
 @pytest.mark.parametrize("succeeds", [True, False])
-async def test_a_payers_scheduled_end_of_an_unknown_period_settles_for_seconds(shop: Shop, succeeds: bool) -> None:
-    # case: A15, A25
+async def test_a_payers_scheduled_end_of_an_unknown_period_settles_for_seconds(
+    shop: Shop, succeeds: bool, reason: str | None
+) -> None:
+    # case: A15, A25, A45
     await shop.reads("ACTIVE", cancel_at_period_end=True, cancel_reason="PAYER_CANCELED")
-    await shop.happens("ended", end_reason="PAYER_CANCELED")
+    await shop.happens("ended", end_reason=reason)
     assert await shop.allowed()
     if succeeds:
         await shop.reads("ACTIVE", "S2")
