@@ -12,6 +12,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 
 from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.header_names import read_any_names
 
 JOIN_SLACK_S = 30.0
 REBALANCE_SLACK_S = 10.0
@@ -59,8 +60,10 @@ async def open_consumer(
     rebalance_s: float,
     heartbeat_s: float,
     session_s: float,
+    any_names: bool = False,
 ) -> tuple[Any, Listener]:
     """A consumer that has joined its group. `rebalance_s` is how long the others wait for this member to drain.
+    `any_names`: it reads headers whose names are not UTF-8, too.
 
     Raises BrokerUnavailable when the group cannot be joined in that time and some.
     """
@@ -81,6 +84,8 @@ async def open_consumer(
         fetch_max_bytes=FETCH_BYTES,
         fetch_max_wait_ms=int(FETCH_WAIT_S * 1000),
     )
+    if any_names:
+        read_any_names(consumer._client)
     listener = Listener(on_gain, on_lose)
     consumer.subscribe(list(topics), listener=listener)
     try:

@@ -25,6 +25,7 @@ from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16,
 from consumer.broker.groups import GroupReport
 from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.header_names import read_any_names
 from consumer.broker.kafka.progress import stored_at
 from consumer.broker.kafka.topics import ADMIN_TIMEOUT_S
 from consumer.errors import BrokerUnavailable
@@ -93,6 +94,7 @@ async def inspect_groups(connection: KafkaConnection, groups: Mapping[str, str])
     reached = await connection.reached()
     admin = AIOKafkaAdminClient(**reached.options(), request_timeout_ms=int(ADMIN_TIMEOUT_S * 1000))
     reader = AIOKafkaConsumer(**reached.options(), group_id=None, enable_auto_commit=False)
+    read_any_names(reader._client)
     try:
         async with asyncio.timeout(ADMIN_TIMEOUT_S):
             await admin.start()

@@ -16,6 +16,7 @@ from aiokafka.errors import KafkaError
 from consumer.broker.base import TopicConfig, TopicReport
 from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.header_names import read_any_names
 from consumer.broker.kafka.topics import (
     ADMIN_TIMEOUT_S,
     DEFAULT_PARTITIONS,
@@ -177,6 +178,7 @@ async def _newest(connection: KafkaConnection, described: Mapping[str, Described
     if not spots:
         return newest
     reader = AIOKafkaConsumer(**connection.options(), group_id=None, enable_auto_commit=False)
+    read_any_names(reader._client)
     try:
         async with asyncio.timeout(NEWEST_WITHIN_S):
             await reader.start()

@@ -1,8 +1,10 @@
-"""Lanes: what waits for one partition of a Kafka topic, and what becomes of it. No I/O."""
+"""Lanes: what waits for one partition of a Kafka topic, and what becomes of it; and in which partition a key lies. No
+I/O."""
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,6 +20,7 @@ IN_BATCH_OVERHEAD_BYTES = 64
 # it without one). A clock ahead by an hour would have its records refused (message.timestamp.after.max.ms), a clock
 # behind by the retention would have them deleted at once (case I1).
 NO_TIMESTAMP = -1
+MASK, MULTIPLIER = 0xFFFFFFFF, 0x5BD1E995
 
 
 class Item:
@@ -121,3 +124,23 @@ def expire_all(waiting: Sequence[asyncio.Future[None]]) -> None:
     """The same for a chunk."""
     for done in waiting:
         expire(done)
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition number Kafka's default partitioner gives a record with this key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def murmur2(data: bytes) -> int:
+    """The hash with which Kafka's own clients choose a partition (org.apache.kafka.common.utils.Utils.murmur2)."""
+    length = len(data)
+    words = length >> 2
+    h = 0x9747B28C ^ length
+    for k in struct.unpack_from(f"<{words}I", data):
+        k = (k * MULTIPLIER) & MASK
+        h = (h * MULTIPLIER ^ (k ^ (k >> 24)) * MULTIPLIER) & MASK
+    rest = data[words << 2 :]
+    if rest:
+        h = ((h ^ int.from_bytes(rest, "little")) * MULTIPLIER) & MASK
+    h = ((h ^ (h >> 13)) * MULTIPLIER) & MASK
+    return h ^ (h >> 15)

@@ -14,6 +14,7 @@ from consumer.broker.base import Lag, Partition, Record
 from consumer.broker.kafka.causes import broker_error
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.broker.kafka.consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
+from consumer.broker.kafka.header_names import is_unreadable_name
 from consumer.broker.kafka.progress import Progress, stored_at
 from consumer.broker.membership import Membership
 from consumer.clock import Clock
@@ -53,6 +54,8 @@ class KafkaSubscription:
         self._told: frozenset[Partition] = frozenset()
         self._unsure: frozenset[Partition] = frozenset()
         """Of which it is not known whether the group was set back: this member reads on from where it was."""
+        self._any_names = False
+        """Whether a header was met whose name is not UTF-8: the consumers from then on read those, too."""
         self._reading = False
         self._epoch = 0
         self._clock = clock
@@ -152,6 +155,9 @@ class KafkaSubscription:
         except (Exception, asyncio.CancelledError) as error:  # cancelled: one of aiokafka's own tasks was
             self._broken = type(error).__name__
             self._alarm.set()
+            if is_unreadable_name(error) and not self._any_names:
+                self._any_names = True  # what was read before it comes again, with the next consumer
+                return []
             raise broker_error(error, "the broker could not be read", group=self._group) from error
         if epoch != self._epoch:
             return []
@@ -322,6 +328,7 @@ class KafkaSubscription:
             rebalance_s=self._membership.drain_s + REBALANCE_SLACK_S,
             heartbeat_s=self._membership.heartbeat_s,
             session_s=self._membership.session_s,
+            any_names=self._any_names,
         )
         self._moved_at = asyncio.get_running_loop().time()
         self._change.set()

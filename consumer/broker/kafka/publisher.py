@@ -33,9 +33,9 @@ from consumer.broker.kafka.lanes import (
     expire_all,
     give_up,
     next_batch,
+    partition_of,
     settle,
 )
-from consumer.broker.kafka.murmur2 import partition_of
 from consumer.broker.kafka.topics import MAX_BATCH_BYTES
 from consumer.causes import of_kafka
 from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge

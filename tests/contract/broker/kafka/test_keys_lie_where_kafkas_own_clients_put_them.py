@@ -6,7 +6,7 @@ from aiokafka.partitioner import murmur2 as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumer.broker.kafka.murmur2 import murmur2
+from consumer.broker.kafka.lanes import murmur2
 
 
 @given(st.binary(max_size=600))
