@@ -13,9 +13,10 @@ from pathlib import Path
 
 from consumer.errors import ConsumerError
 from tests.drills.drills import DRILLS
-from tests.drills.play import NOTHING, play, scene, stay_silent
+from tests.drills.play import NOTHING, places, play, scene, stay_silent
 from tests.drills.rules import FOR_MOST_S, QUIET_SPEED, SPEED
 from tests.drills.scene import Drill
+from tests.support.kafka import KafkaMissing
 
 HEAD = "| fault | alerts | all fire after s | silent and healthy after its cure, s |\n|---|---|---|---|"
 
@@ -32,7 +33,7 @@ def main(wanted: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 print(asyncio.run(_played(known[name], Path(folder))), flush=True)
-            except (AssertionError, RuntimeError, ConsumerError, subprocess.TimeoutExpired) as error:
+            except (AssertionError, RuntimeError, ConsumerError, KafkaMissing, subprocess.TimeoutExpired) as error:
                 failed += 1
                 print(
                     f"| {name} | FAILED: {str(error)[:200]} … {str(error)[-600:]} {error.__cause__!s:.600} | | |",
@@ -45,8 +46,9 @@ async def _played(drill: Drill | None, folder: Path) -> str:
     if drill is None:
         async with scene(folder, speed=QUIET_SPEED) as here:
             return await stay_silent(here)
-    async with scene(folder, drill.settings) as here:
-        return (await play(drill, here)).row
+    with places(drill, folder) as where:
+        async with scene(folder, drill.settings, places=where) as here:
+            return (await play(drill, here)).row
 
 
 if __name__ == "__main__":

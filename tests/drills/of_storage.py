@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import aiohttp
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from consumer.sandbox.config import DEFAULT_WEBHOOK_SECRET
 from tests.drills.scene import Drill, Scene, drill
@@ -15,6 +18,8 @@ from tests.drills.scene import Drill, Scene, drill
 AT_ONCE, EVERY_S = 8, 0.5
 LONG_S = 480.0
 """Over thirty webhooks have to be refused, and each is held for seconds first."""
+SET_ON_TOPIC = 1
+"""So Kafka says that a setting is neither its own default nor the broker's."""
 SIGNED = {"CONSUMER_AUTHENTICITY": "signature", "CONSUMER_WEBHOOK_SECRETS": DEFAULT_WEBHOOK_SECRET}
 
 
@@ -73,6 +78,41 @@ async def _delete_topic(scene: Scene) -> None:
         assert log.execute("DELETE FROM topics WHERE name = ?", (name,)).rowcount == 1
 
 
+async def _compact_topic(scene: Scene) -> None:
+    """Somebody has Kafka keep the newest record of each key only."""
+    scene.kept = await _topic_settings(scene)
+    await _set_topic(scene, scene.kept | {"cleanup.policy": "compact"})
+
+
+async def _topic_as_before(scene: Scene) -> None:
+    await _set_topic(scene, scene.kept)
+    scene.kept = {}
+
+
+async def _topic_settings(scene: Scene) -> dict[str, str]:
+    """Those that were set on the topic itself."""
+    async with _admin(scene) as admin:
+        [answer] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, scene.topic("events"))])
+        [(_, _, _, _, entries)] = answer.resources
+        return {name: value for name, value, _, source, *_ in entries if source == SET_ON_TOPIC}
+
+
+async def _set_topic(scene: Scene, settings: dict[str, str]) -> None:
+    async with _admin(scene) as admin:
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, scene.topic("events"), settings)])
+
+
+@asynccontextmanager
+async def _admin(scene: Scene) -> AsyncIterator[AIOKafkaAdminClient]:
+    servers = scene.found.environ["CONSUMER_BROKER_URL"].removeprefix("kafka://")
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
 async def _fill_archive(scene: Scene) -> None:
     """Retention is switched on, there is something old, and the folder of the archives is no folder."""
     folder = scene.found.folder / "archives"
@@ -101,6 +141,10 @@ STORAGE: tuple[Drill, ...] = (
         strike=_lock_ledger, cure=_unlock, settings=SIGNED,
     ),
     drill("a topic is deleted", "TopicsMissing", strike=_delete_topic, cure=lambda scene: scene.restart("work")),
+    drill(
+        "a topic is set so that it loses records", "TopicMisconfigured",
+        strike=_compact_topic, cure=_topic_as_before, on_kafka=True,
+    ),
     drill(
         "sync uses topics of another prefix", "PrefixesDiffer",
         strike=lambda scene: scene.restart("sync", CONSUMER_TOPIC_PREFIX="elsewhere"),

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,8 @@ from tests.drills import runbook
 from tests.drills.rules import SPEED, alerts
 from tests.drills.scene import Drill, Scene
 from tests.drills.watcher import watching
-from tests.promises.deployment import READY_WITHIN_S, deployment, embedded, started
+from tests.promises.deployment import READY_WITHIN_S, Places, deployment, embedded, started
+from tests.support.kafka import KafkaServer
 from tests.support.ports import eventually
 from tests.support.process import command
 
@@ -46,10 +47,13 @@ class Played:
 
 
 @asynccontextmanager
-async def scene(folder: Path, settings: Mapping[str, str] | None = None, speed: int = SPEED) -> AsyncIterator[Scene]:
-    """All roles on the embedded log, watched by Prometheus, healthy, and no alert fires. `speed`: see `rules`."""
+async def scene(
+    folder: Path, settings: Mapping[str, str] | None = None, speed: int = SPEED, *, places: Places | None = None
+) -> AsyncIterator[Scene]:
+    """All roles, watched by Prometheus, healthy, and no alert fires. `speed`: see `rules`. `places`: of log and ledger,
+    else files."""
     secret = folder / "secret"
-    async with deployment(folder, **embedded(folder), CONSUMER_EXPECT=",".join(ROLES)) as found:
+    async with deployment(folder, **(places or embedded(folder)), CONSUMER_EXPECT=",".join(ROLES)) as found:
         del found.environ["SVC_APP_SECRET"]
         found.environ["SVC_APP_SECRET_FILE"] = str(secret)
         found.environ |= settings or {}
@@ -67,6 +71,20 @@ async def scene(folder: Path, settings: Mapping[str, str] | None = None, speed: 
                 finally:
                     await here.be_quiet()
                     await asyncio.gather(*(asyncio.to_thread(one.stop) for one in here.processes.values()))
+
+
+@contextmanager
+def places(drill: Drill, folder: Path) -> Iterator[Places]:
+    """Where log and ledger of the drill lie. Raises KafkaMissing."""
+    if not drill.on_kafka:
+        yield embedded(folder)
+        return
+    server = KafkaServer(folder / "kafka")
+    try:
+        server.start()
+        yield {**embedded(folder), "broker_url": server.url}
+    finally:
+        server.stop()
 
 
 async def play(drill: Drill, here: Scene) -> Played:

@@ -116,7 +116,8 @@ Act = Callable[[Scene], Awaitable[None]]
 class Drill:
     """`alerts`: all of them must fire. `strike`: the fault; `cure`: what mends its cause, beside the commands of the
     runbook. `names`: the words in capitals that its strike gives a meaning. `lingers`: those that look back over hours,
-    and fall silent long after the cure. `settings`: of the deployment, where its defaults do not do."""
+    and fall silent long after the cure. `settings`: of the deployment, where its defaults do not do. `on_kafka`: its
+    log is a real Kafka."""
 
     name: str
     alerts: frozenset[str]
@@ -126,6 +127,7 @@ class Drill:
     lingers: frozenset[str] = frozenset()
     settings: Mapping[str, str] = field(default_factory=dict)
     fires_within_s: float = FIRES_WITHIN_S
+    on_kafka: bool = False
 
 
 def drill(
@@ -137,10 +139,11 @@ def drill(
     lingers: tuple[str, ...] = (),
     settings: Mapping[str, str] | None = None,
     fires_within_s: float = FIRES_WITHIN_S,
+    on_kafka: bool = False,
 ) -> Drill:
     """A drill for these alerts, whose names begin with `Consumer`."""
     known = frozenset((*names, REASON))
-    return Drill(name, _named(alerts), strike, cure, known, _named(lingers), settings or {}, fires_within_s)
+    return Drill(name, _named(alerts), strike, cure, known, _named(lingers), settings or {}, fires_within_s, on_kafka)
 
 
 async def nothing(_: Scene) -> None:

@@ -103,12 +103,13 @@ class LogWatch:
         """Who may not look at topics is blind for them alone."""
         try:
             async with asyncio.timeout(LIMIT_S):
-                missing = any(one.partitions is None for one in await self._broker.look(self._topics))
+                found = await self._broker.look(self._topics)
         except (BrokerError, TimeoutError) as error:
             self._unknown.lasts(error)
         else:
             self._unknown.over()
-            self._metrics.status_code.labels("topics_missing", "").set(missing)
+            self._metrics.status_code.labels("topics_missing", "").set(any(one.partitions is None for one in found))
+            self._metrics.status_code.labels("topic_misconfigured", "").set(any(one.wrong for one in found))
 
     def _forget(self) -> None:
         """Why the groups cannot be looked at is shown elsewhere: `consumer_check_failing`."""

@@ -1,5 +1,5 @@
-"""Which topics are missing, and how far each group is, are figures. Of a log that nobody can look at none is shown: an
-age would go on growing in it."""
+"""Whether topics are missing or may lose records, and how far each group is, are figures. Of a log that nobody can look
+at none is shown: an age would go on growing in it."""
 
 from __future__ import annotations
 
@@ -61,6 +61,28 @@ async def test_a_topic_that_is_missing(broker: Broker, sqlite_ledger: Database) 
         await eventually(lambda: missing() == 1, within_s=20)
         await broker.ensure_topics([TOPIC])
         await eventually(lambda: missing() == 0, within_s=20)
+
+
+# case: O6
+async def test_a_topic_that_somebody_set_so_that_it_may_lose_records(
+    broker: Broker, sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong: tuple[str, ...] = ("cleanup.policy=compact instead of delete",)
+
+    async def look(_: Iterable[TopicConfig]) -> Sequence[TopicReport]:
+        return [TopicReport(name=TOPIC.name, partitions=1, wrong=wrong)]
+
+    await broker.ensure_topics([TOPIC])
+    monkeypatch.setattr(broker, "look", look)
+    async with watched(broker, sqlite_ledger) as metrics:
+
+        def told(code: str) -> float | None:
+            return metrics.registry.get_sample_value("consumer_status_code", {"code": code, "plugin": ""})
+
+        await eventually(lambda: told("topic_misconfigured") == 1, within_s=20)
+        assert told("topics_missing") == 0
+        wrong = ()
+        await eventually(lambda: told("topic_misconfigured") == 0, within_s=20)
 
 
 async def test_who_may_not_look_at_topics_sees_the_groups(
