@@ -24,7 +24,14 @@ from consumer.reason import Reason, reason_of
 LATELY: Final = timedelta(minutes=10)
 # Nobody outside can bring these about.
 OURS: Final = frozenset(
-    {Reason.NOT_UNDERSTOOD, Reason.NOT_STORABLE, Reason.FETCHED_NOT_UNDERSTOOD, Reason.UNKNOWN_APPLICATION}
+    {
+        Reason.NOT_UNDERSTOOD,
+        Reason.NOT_STORABLE,
+        Reason.TOO_LARGE,
+        Reason.NOT_A_DELIVERY,
+        Reason.FETCHED_NOT_UNDERSTOOD,
+        Reason.UNKNOWN_APPLICATION,
+    }
 )
 
 _READS: Table = ReadRow.__table__

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from sqlalchemy import update
 
 from consumer.events import Delivery
-from consumer.ledger import Database
+from consumer.ledger import Database, health
 from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, reason_of
@@ -35,6 +36,20 @@ async def test_a_delivery_is_kept_once(database: Database) -> None:
         ("default", "del_2", "no_event_id"),
         ("second", "del_1", "flooded"),
     ]
+
+
+# case: I16, O6
+@pytest.mark.parametrize("reason", Reason)
+async def test_a_record_that_no_stranger_sent_is_counted_as_one_that_could_not_be_kept(
+    database: Database, reason: Reason
+) -> None:
+    """What anybody may send is not: it is told by how fast it grows, and by the room it takes."""
+    await put(database, (delivery(1), reason))
+    async with database.reading() as session:
+        found = await health.figures(session, NOW)
+        sent_by_anybody = (await quarantine.unproved_bytes(session)).get("default", 0) > 0
+    is_an_answer = reason is Reason.OTHER_EVENT_FETCHED  # to whoever asks for an id as a stranger wrote it
+    assert found.refused == found.refused_lately == (0 if sent_by_anybody or is_an_answer else 1)
 
 
 async def test_newest_first_filtered_and_bounded(database: Database) -> None:
