@@ -33,6 +33,7 @@ from consumer.ledger.engine.database_time import drive
 from consumer.ledger.processes import (
     BROKEN,
     HANDLERS,
+    MISADDRESSED,
     PREFIX,
     READS,
     SIGNATURES,
@@ -352,6 +353,7 @@ class App:
         self.broker.writes |= log_parts.written(self.settings, Role.SERVE)
         self._heartbeat.said["serve", SIGNATURES] = receiver.refusals.told
         self._heartbeat.said["serve", UNPROVED] = receiver.stored_lately.told
+        self._heartbeat.said["serve", MISADDRESSED] = receiver.misaddressed.told
         self._heartbeat.looks.append(receiver.look)
         self._readiness.add("receive", receiver.has_room)
         await self._agree_soon()

@@ -33,6 +33,7 @@ BROKEN: Final = "broken_plugins"
 READS: Final = "applications"
 SIGNATURES: Final = "signatures"
 UNPROVED: Final = "unproved"
+MISADDRESSED: Final = "misaddressed"
 UNACCOUNTED: Final = "unaccounted"
 DIED: Final = "died"
 PREFIX: Final = "topic_prefix"
@@ -52,8 +53,9 @@ class Pulse:
     """What a process says of itself. `ready` since `since`, or not; `checks` by name; `answered` and `refused`: the
     webhooks it answered in the last minutes, and how many of them with 503. `said`: the words above to what it says
     of itself: the handlers it runs and the plugins it cannot load, the applications it reads (names, a space between
-    two); webhooks it refused for their signature, and many unproved bytes that it stored (JSON); why it cannot account
-    for money and access; why it ended, where nobody told it to; its topics' prefix; the user it is to the database."""
+    two); webhooks it refused for their signature or their address, and many unproved bytes that it stored (JSON); why
+    it cannot account for money and access; why it ended, where nobody told it to; its topics' prefix; the user it is to
+    the database."""
 
     process: str
     role: str

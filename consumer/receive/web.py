@@ -31,6 +31,7 @@ from consumer.receive.authenticity import UNSIGNED
 from consumer.receive.body import AT_ONCE_BYTES, check_declared, check_size, streamed_body, unpacked, whole_body
 from consumer.receive.connection import WebhookServer, Whole
 from consumer.receive.decide import Endpoint, decide
+from consumer.receive.misaddressed import Misaddressed
 from consumer.receive.refusals import Refusals
 from consumer.receive.unproved import StoredLately, Unproved
 from consumer.telemetry import way
@@ -44,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 DEFAULT = "default"
 UNKNOWN = "unknown"
+NO_SUCH_ADDRESS = "no application has this address"
 QUIET_S = 300.0
 """After so long without another like it, a refusal is no longer so."""
 REASONS_MAX = 200
@@ -86,6 +88,7 @@ class Receiver:
         self._clock = clock
         self._shared = shared or clock
         self.refusals = Refusals(clock.monotonic)
+        self.misaddressed = Misaddressed(clock.monotonic)
         self._tracing = tracing or Tracing()
         self.limits = limits or Limits()
         self._topics = {name: f"{topic_prefix}.{name}" for name in ("events", "deliveries")}
@@ -189,6 +192,8 @@ class Receiver:
 
     async def _answered(self, request: web.BaseRequest, endpoint: Endpoint | None) -> Answer:
         if endpoint is None:
+            if request.method == "POST" and self.misaddressed.note(request.path):
+                self._figures.say(answers.UNKNOWN_APPLICATION.outcome, UNKNOWN, NO_SUCH_ADDRESS)
             return answers.UNKNOWN_APPLICATION
         if request.method != "POST":
             return answers.METHOD_NOT_ALLOWED

@@ -211,6 +211,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerObjectsUnreadable", "objects_unreadable"),
             ("ConsumerPluginsBroken", "plugins_broken"),
             ("ConsumerTopicsMissing", "topics_missing"),
+            ("ConsumerWebhooksMisaddressed", "webhooks_misaddressed"),
             ("ConsumerTopicMisconfigured", "topic_misconfigured"),
         )
     },

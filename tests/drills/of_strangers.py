@@ -21,6 +21,7 @@ FORGED, FORGED_BYTES = 10, 300_000
 where twenty would be told for ten minutes."""
 FORGED_MANY = 60
 DENIED = 30
+ASTRAY = 5
 SILENT = 150
 USED_UP = 0.95
 
@@ -65,6 +66,15 @@ async def _send(scene: Scene, count: int, note: str) -> None:
             body = {"id": f"evt_forged_{number}", "type": "order.paid", "data": {"note": note}}
             async with http.post(url, json=body) as answer:
                 assert answer.status == 200
+
+
+async def _go_astray(scene: Scene) -> None:
+    """The service sends to an application that was taken out of the settings."""
+    url = scene.processes["serve"].addresses["public_url"] + "/webhooks/shop2"
+    async with aiohttp.ClientSession() as http:
+        for number in range(ASTRAY):
+            async with http.post(url, json={"id": f"evt_astray_{number}", "type": "order.paid"}) as answer:
+                assert answer.status == 404
 
 
 async def _give_up_the_rest(scene: Scene) -> None:
@@ -122,5 +132,7 @@ STRANGERS: tuple[Drill, ...] = (
         strike=_flood, cure=_give_up_the_rest, settings={"CONSUMER_UNPROVED_MAX_BYTES": str(ROOM_BYTES)},
     ),
     drill("something else writes into our topic", "RecordsRefused", strike=_write_junk, cure=nothing),
+    drill("webhooks come for an application that is gone", "WebhooksMisaddressed", strike=_go_astray,
+          cure=lambda scene: scene.restart("serve")),
     drill("senders say nothing", "DescriptorsUsedUp", strike=_be_many, cure=_fewer),
 )  # fmt: skip

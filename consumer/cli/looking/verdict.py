@@ -141,7 +141,17 @@ def judge(
         text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved went into the log within an hour, which"
         text = f"{text} keeps it for a day: `consumer quarantine list` says what; a signature keeps strangers out"
         found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
+    if (astray := standing.misaddressed(processes, figures.at)) is not None:
+        found.append(Finding(Grade.DEGRADED, "webhooks_misaddressed", _astray(astray)))
     return sorted(found, key=lambda finding: -finding.grade)
+
+
+def _astray(one: standing.Astray) -> str:
+    """Nobody reads for an application that is not there: what these told comes by no other way (case I14)."""
+    where = f" ({', '.join(f'/webhooks/{name}' for name in one.names)})" if one.names else ""
+    text = f"{one.count} webhook(s) were posted to an address that no application has{where}, the last at"
+    text = f"{text} {one.last_at:%H:%M:%S}: set the webhook URL at the service right, or give `serve`, `work` and"
+    return f"{text} `sync` that application"
 
 
 def _dead(count: int) -> str:

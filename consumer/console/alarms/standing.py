@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
 import orjson
@@ -13,9 +14,11 @@ import orjson
 from consumer.console.alarms.late_decisions import LateDecision
 from consumer.console.alarms.lives import apart, blind, is_living, left_behind, loops, mixed, slow
 from consumer.ledger.health import Figures
-from consumer.ledger.processes import UNPROVED, Process
+from consumer.ledger.processes import MISADDRESSED, UNPROVED, Process
 
 DENIED_MANY: Final = 20
+MISADDRESSED_MIN: Final = 3
+"""One may be a visitor's; the service sends what was refused again."""
 CODES: Final = frozenset(
     {
         "hints_denied",
@@ -25,6 +28,7 @@ CODES: Final = frozenset(
         "plan_half_applied",
         "objects_unreadable",
         "unproved_fills",
+        "webhooks_misaddressed",
         "role_restarts",
         "role_slow",
         "unaccounted",
@@ -33,6 +37,15 @@ CODES: Final = frozenset(
         "prefixes_differ",
     }
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Astray:
+    """Webhooks that were posted to an address which no application has; `names`: the newest that could be one's."""
+
+    count: int
+    names: tuple[str, ...]
+    last_at: datetime
 
 
 def wrong(
@@ -47,6 +60,7 @@ def wrong(
         "plan_half_applied": figures.half_applied is not None,
         "objects_unreadable": figures.unreadable > 0,
         "unproved_fills": bool(filling(figures, unproved_max_bytes) or stored(processes, figures.at)),
+        "webhooks_misaddressed": misaddressed(processes, figures.at) is not None,
         "role_restarts": bool(loops(processes, figures.at)),
         "role_slow": bool(slow(processes, figures.at)),
         "unaccounted": blind(processes, figures.at) is not None,
@@ -70,3 +84,18 @@ def stored(processes: Sequence[Process], now: datetime) -> dict[str, int]:
         if UNPROVED in one.said and is_living(one, now):
             found.update(orjson.loads(one.said[UNPROVED]))
     return dict(found)
+
+
+def misaddressed(processes: Sequence[Process], now: datetime) -> Astray | None:
+    """Those of the last day, while some living `serve` says that they go on; None where they are few."""
+    told = [
+        (one.seen_at, orjson.loads(one.said[MISADDRESSED]))
+        for one in processes
+        if MISADDRESSED in one.said and is_living(one, now)
+    ]
+    count = sum(int(said["count"]) for _, said in told)
+    if count < MISADDRESSED_MIN:
+        return None
+    last_at = max(seen_at - timedelta(seconds=float(said["last_s"])) for seen_at, said in told)
+    names = sorted({name for _, said in told for name in said["names"]})
+    return Astray(count=count, names=tuple(names), last_at=last_at)

@@ -17,7 +17,7 @@ from consumer.console.alarms import standing
 from consumer.console.alarms.late_decisions import LateDecision
 from consumer.ledger import Database, leases
 from consumer.ledger.plans.plans import HalfApplied
-from consumer.ledger.processes import UNPROVED, Proof
+from consumer.ledger.processes import MISADDRESSED, UNPROVED, Process, Proof
 from consumer.ledger.reading import hints, quarantine, read_requests
 from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS, HintRow, QuarantineRow, ReadRow
 from consumer.plugin import ReadRequest
@@ -71,6 +71,17 @@ def test_what_a_living_serve_stored_of_strangers_has_a_figure() -> None:
     assert standing.wrong(WELL, 0, [much]) == {"unproved_fills"}
     assert standing.wrong(WELL, 0, [replace(much, stopped_at=much.seen_at)]) == frozenset()
     assert standing.stored([much, replace(much, process="other")], WELL.at) == {"shop": 10, "club": 6}
+
+
+# case: I14, O1
+def test_webhooks_to_an_address_that_is_none_have_a_figure() -> None:
+    def front(process: str, count: int) -> Process:
+        said = {MISADDRESSED: f'{{"count":{count},"last_s":5.0,"names":["{process}"]}}'}
+        return living("serve", process=process, seen_at=WELL.at, said=said)
+
+    assert standing.wrong(WELL, 0, [front("a", 2)]) == frozenset()
+    assert standing.wrong(WELL, 0, [front("a", 2), front("b", 1)]) == {"webhooks_misaddressed"}
+    assert standing.wrong(WELL, 0, [replace(front("a", 9), stopped_at=WELL.at)]) == frozenset()
 
 
 # case: O6, O1
