@@ -7,10 +7,14 @@ from typing import Final
 
 UNRESOLVED: Final = "unresolved_subscriber"
 """The kind of finding about a live subscription of which nobody knows whose it is."""
+UNMAPPED: Final = "unmapped_price"
+"""The kind of finding about a live subscription whose price is mapped to nothing (case A32)."""
 BRAKE: Final = "brake"
 """The kind of finding about revocations that are stopped."""
-CURED: Final = frozenset({UNRESOLVED, BRAKE})
+CURED: Final = frozenset({UNRESOLVED, UNMAPPED, BRAKE})
 """These end by a word that mends their cause."""
+FIRST: Final = {UNMAPPED: "map its price in `entitlements` of the plugin access, to [] where it gives nothing; then"}
+"""What has to be done before that word is said."""
 
 
 def command(words: str, *given: str, options: str = "") -> str:
@@ -43,14 +47,22 @@ def lift(customer: str, hold: str, application: str = "default") -> str:
 
 
 def settle(subject: str, kind: str, application: str = "default") -> str:
-    """What a finding waits for: the word that mends its cause, where there is one (cases A36, B31), else that a person
-    closes it."""
+    """What a finding waits for: the word that mends its cause, where there is one (cases A32, A36, B31), else that a
+    person closes it. See FIRST."""
     if kind == UNRESOLVED:
         options = _reasoned(application, "--set customer=…")
         return command("consumer say access.customer_attached", subject, options=options)
+    if kind == UNMAPPED:
+        return command("consumer say access.recheck", application, options=_reasoned(application))
     if kind == BRAKE:
         return command("consumer say access.brake_released", subject, options=_reasoned(application))
     return command("consumer findings close", subject, kind, options=_reasoned(application))
+
+
+def steps(subject: str, kind: str, application: str = "default") -> str:
+    """The same, with what has to be done before it; for eyes."""
+    first = f"{FIRST[kind]}: " if kind in FIRST else ""
+    return f"{first}{settle(subject, kind, application)}"
 
 
 def _reasoned(application: str, *options: str) -> str:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
 from consumer.console.alarms.unread import NO_CREDENTIALS, is_read
-from consumer.console.cure import lift, release, settle
+from consumer.console.cure import lift, release, steps
 from consumer.console.event_view import place_in, traces_of
 from consumer.console.timeline import ENTRIES_MAX, newest, timeline, wait_of, waits_of
 from consumer.console.views import access_view, findings_of, order_view, rows_of, subscription_view
@@ -311,7 +311,7 @@ def _held(application: str, order_id: str, hold: Hold | None, findings: Sequence
 def _found(application: str, subject: str, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
     return [
         {"at": None, "code": f"finding.{one['kind']}", "detail": one["detail"],
-         "waits": f"an operator: {settle(subject, one['kind'], application)}"}
+         "waits": f"an operator: {steps(subject, one['kind'], application)}"}
         for one in findings
     ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say
 from consumer.console.alarms.queues import KINDS, findings, queues
-from consumer.console.cure import release, settle, unfulfillable
+from consumer.console.cure import release, steps, unfulfillable
 from consumer.console.operators.subjects import held_by
 from consumer.errors import NotFound, UsageError
 
@@ -52,7 +52,7 @@ def show(subject: Subject, application: In = "default", as_json: Json = False) -
             output.line(f"it closes when the order is let go: {release(subject, application)}")
             output.line(f"or when there is nothing to deliver: {unfulfillable(subject, application)}")
         else:
-            output.line(f"settle it: {settle(subject, one['kind'], application)}")
+            output.line(f"settle it: {steps(subject, one['kind'], application)}")
 
 
 @app.command()

@@ -14,7 +14,7 @@ from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import unindexed
-from consumer.console.cure import BRAKE, UNRESOLVED, discard, release, settle, unfulfillable
+from consumer.console.cure import BRAKE, UNMAPPED, UNRESOLVED, discard, release, settle, steps, unfulfillable
 from consumer.console.find import near as near_names
 from consumer.errors import NotFound, TermsDiffer, UsageError
 from consumer.ledger.handling.requests import requests
@@ -48,7 +48,7 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
             await _not_held(session, subject, data["kind"], application)
         case "access.finding_closed":
             await _finding(session, access.FINDINGS, subject, data["kind"], application)
-            await _not_nobodys(session, subject, data["kind"], application)
+            await _not_without_access(session, subject, data["kind"], application)
             await _not_braked(session, subject, data["kind"], application)
         case "access.customer_attached":
             await _subscription(session, subject, application)
@@ -130,15 +130,22 @@ async def _not_held(session: AsyncSession, order_id: str, kind: str, application
         )
 
 
-async def _not_nobodys(session: AsyncSession, subscription_id: str, kind: str, application: str) -> None:
+async def _not_without_access(session: AsyncSession, subscription_id: str, kind: str, application: str) -> None:
     """Closing it would leave somebody who pays without access, and nothing that says so."""
-    if kind != UNRESOLVED:
+    if kind not in (UNRESOLVED, UNMAPPED):
         return
     rows = await _rows(session, access.SUBSCRIPTIONS, application, subscription_id=subscription_id)
-    if any(row["customer"] is None and to_subscription(row).is_live for row in rows):
+    live = [row for row in rows if to_subscription(row).is_live]
+    cure = steps(subscription_id, kind, application)
+    if kind == UNRESOLVED and any(row["customer"] is None for row in live):
         raise UsageError(
             "somebody pays for this subscription, and nobody has its access: this closes when it is said whose it is",
-            next=settle(subscription_id, kind, application),
+            next=cure,
+        )
+    if kind == UNMAPPED and live:
+        raise UsageError(
+            "somebody pays for this subscription, and its price gives nothing: this closes when the price is mapped",
+            next=cure,
         )
 
 

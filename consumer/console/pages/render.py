@@ -13,7 +13,7 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from consumer.console.cure import CURED, command, settle
+from consumer.console.cure import CURED, FIRST, command, settle
 from consumer.console.find import subject_of
 from consumer.console.pages.door import HEADERS, USER
 from consumer.document import printable, shown
@@ -58,7 +58,7 @@ def environment() -> Environment:
     )
     found.filters |= {"shown": shown, "commands": commands, "words": words, "changes": changes, "sent": sent}
     found.globals |= {"link": link, "about": about, "command": command, "prefix": PREFIX, "at": at}
-    found.globals |= {"settle": settle, "cured": CURED}
+    found.globals |= {"settle": settle, "cured": CURED, "first": FIRST}
     return found
 
 

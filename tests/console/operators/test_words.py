@@ -293,6 +293,34 @@ async def test_a_hold_is_not_closed_away(sqlite_ledger: Database, projections: P
     await speak(sqlite_ledger, "fulfilment.finding_closed", "paid", kind="amount_mismatch")
 
 
+async def test_a_price_that_gives_nothing_is_not_closed_away(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: A32
+    unmapped = {"handlers.access.handler": {"entitlements": {"other": ["pro"]}}, "handlers.fulfilment.handler": {}}
+    projections.options = unmapped
+    record = {"status": "ACTIVE", "customer_reference": "c", "price_id": "gold"}
+    await projections.feed(observed("subscription:S1", 1, record))
+    with pytest.raises(UsageError, match="its price gives nothing") as refused:  # who pays would have no access
+        await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unmapped_price")
+    assert "to [] where it gives nothing; then: consumer say access.recheck default --reason …" in refused.value.line()
+    unmapped["handlers.access.handler"]["entitlements"]["gold"] = []
+    await speak(sqlite_ledger, "access.recheck", "default")
+    await projections.relay()
+    assert (await projections.row(access.FINDINGS))["closed_by"] == "system"
+
+
+async def test_an_unmapped_price_of_one_that_ended_may_be_closed(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    # case: A32
+    projections.options = {"handlers.access.handler": {"entitlements": {}}, "handlers.fulfilment.handler": {}}
+    record = {"customer_reference": "c", "price_id": "gold"}
+    await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE", **record}))
+    await projections.feed(
+        observed("subscription:S1", 2, {"status": "ENDED", "end_reason": "PAYER_CANCELED", **record})
+    )
+    await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unmapped_price")
+
+
 async def test_a_subscription_of_nobody_is_not_closed_away(sqlite_ledger: Database, projections: Projections) -> None:
     # case: A36
     await world(projections)

@@ -186,6 +186,17 @@ async def test_whose_a_subscription_is_cannot_be_pressed_away(projections: Proje
     assert (await press(pages, "say", **word))[0] == 400
 
 
+async def test_a_price_that_gives_nothing_cannot_be_pressed_away(projections: Projections, pages: Pages) -> None:
+    # case: A32
+    projections.options = {"handlers.access.handler": {"entitlements": {}}, "handlers.fulfilment.handler": {}}
+    await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE", "customer_reference": "c"}))
+    seen = unescape(await text(pages, "/console/findings"))
+    assert forms(seen, "It is settled") == []
+    assert "to [] where it gives nothing; then: <code>consumer say access.recheck default --reason …</code>" in seen
+    word = {"word": "access.finding_closed", "subject": "S1", "kind": "unmapped_price", "reason": "seen"}
+    assert (await press(pages, "say", **word))[0] == 400
+
+
 async def test_a_quarantined_delivery_is_thrown_away(sqlite_ledger: Database, pages: Pages) -> None:
     async with sqlite_ledger.transaction() as session:
         await quarantine.put(session, [(facts.delivery(1), Reason.NOT_CONFIRMED)], facts.NOW)
