@@ -108,6 +108,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
         {'consumer_check_failing{check="group",code="broker_unavailable"}': "1x60"},
     ),
     "ConsumerArchiveFailing": ("45m", {"consumer_archive_failing": "1x60"}, {"consumer_archive_failing": "0x60"}),
+    "ConsumerPaidUnplaced": _above("consumer_sync_reconcile_unplaced", 0, f'{SHOP},state="paid"'),
     "ConsumerReconcileBraked": _flag("consumer_sync_reconcile_braked"),
     "ConsumerWalkLate": _above("consumer_sync_bookmark_age_seconds", 900),
     "ConsumerNeverWalked": (

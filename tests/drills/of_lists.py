@@ -78,6 +78,21 @@ async def _tell_nobody(scene: Scene) -> None:
     await scene.restart("sync", CONSUMER_RECONCILE_INTERVAL_S="60")
 
 
+async def _be_nobodys(scene: Scene) -> None:
+    """The service lists a paid order without the merchant's id; reconcile is due."""
+    world = scene.found.sandbox.engine.world
+    order = next(one for one in world.orders if one.order_id == scene.found.paid[0])
+    world.put(world.orders, replace(order, order_id=None))  # type: ignore[arg-type]  # what no service should show
+    await scene.restart("sync", CONSUMER_RECONCILE_INTERVAL_S="60")
+
+
+async def _be_whose_it_is(scene: Scene) -> None:
+    """It shows it again."""
+    world = scene.found.sandbox.engine.world
+    order = next(one for one in world.orders if one.order_id is None)
+    world.put(world.orders, replace(order, order_id=scene.found.paid[0]))
+
+
 async def _slip_through(scene: Scene) -> None:
     """An order is paid; its webhook never comes, the list of events lacks it, and reconcile is not due."""
     sandbox = scene.found.sandbox
@@ -116,6 +131,7 @@ LISTS: tuple[Drill, ...] = (
         "the service told nobody of many orders", "ReconcileBraked",
         strike=_tell_nobody, cure=_told_again, names=("NUMBER",),
     ),
+    drill("a paid order is listed without its id", "PaidUnplaced", strike=_be_nobodys, cure=_be_whose_it_is),
     drill(
         "an order slipped through everything", "PaidThereNotHere",
         strike=_slip_through, cure=nothing, names=("ORDER_ID",), fires_within_s=CANARY_S,

@@ -282,6 +282,9 @@ def _reading(
         "retention_gap": one.gap_at and "events were forgotten before they were read; `consumer reconcile` heals",
         MISSING: _missing(one),
         "reconcile_braked": one.reconcile_braked and "too many changes, none made: `consumer reconcile --dry-run`",
+        "paid_unplaced": one.unplaced_paid
+        and f"{one.unplaced_paid} paid order(s) are listed that cannot be kept: nobody ships them, "
+        "`consumer reconcile --dry-run` names them",
         "walk_late": _age_s(one.walked_at, now) > walk_late_s
         and f"the last complete walk is {_age_s(one.walked_at, now) / 60:.0f} min old",
         "comparison_late": one.walked_at is not None

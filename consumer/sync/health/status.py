@@ -31,7 +31,8 @@ class ApplicationStatus:
     silent (O1). `gap_at`: events were forgotten before they were read, and state is not yet reconciled (B13).
     `refused_at`: the service refused the credentials then, and has not taken any since (O3). `missing`: what the
     service shows and the ledger has lacked for too long. `held_up`: stages of `sync` that fail again and again, with
-    the reason (B7, B32). `looked_at`: when the two ends were compared last."""
+    the reason (B7, B32). `looked_at`: when the two ends were compared last. `unplaced_paid`: listed orders that are
+    paid, and that the last reconcile could not keep (F20)."""
 
     application: str
     has_credentials: bool = True
@@ -45,6 +46,7 @@ class ApplicationStatus:
     missing: Missed | None = None
     held_up: tuple[StalledStage, ...] = ()
     looked_at: datetime | None = None
+    unplaced_paid: int = 0
 
 
 async def application_status(
@@ -58,6 +60,7 @@ async def application_status(
     bookmark = await Bookmark.of(session, application)
     delivery_health = await silence.delivery_health(session, application)
     reconciled = await sync_state.load(session, application, reconcile.WALK) or {}
+    unplaced = reconciled.get("unplaced_paid")
     held_up = await stalled_stages(session, application, now)
     if app_id is None:
         refused = min((one.since for one in held_up if one.code in REFUSED), default=None)
@@ -77,6 +80,7 @@ async def application_status(
         missing=seen.missed(),
         held_up=held_up,
         looked_at=seen.looked_at,
+        unplaced_paid=unplaced if isinstance(unplaced, int) else 0,
     )
 
 

@@ -152,6 +152,7 @@ def stuck(since: datetime, *, stage: str = "backfill", code: str = "cursor_loop"
     [
         (replace(READING, silent_since=LONG_AGO), "webhooks_silent"),
         (replace(READING, reconcile_braked=True), "reconcile_braked"),
+        (replace(READING, unplaced_paid=2), "paid_unplaced"),
         (replace(READING, walked_at=LONG_AGO), "walk_late"),
         (replace(READING, walked_at=None), "never_walked"),
         (replace(READING, held_up=(stuck(LONG_AGO),)), "reading_held_up"),

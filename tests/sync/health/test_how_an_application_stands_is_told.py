@@ -44,7 +44,7 @@ def ago(seconds: float) -> datetime:
 STATE: Mapping[str, Mapping[str, Any]] = {
     events_bookmark.WALK: Bookmark(walked_at=ago(100)).dump(),
     silence.WALK: DeliveryHealth(silent_since=ago(200), gap_at=ago(300)).dump(),
-    reconcile.WALK: {"began": ago(400).isoformat(), "ended": ago(390).isoformat(), "braked": True},
+    reconcile.WALK: {"began": ago(400).isoformat(), "ended": ago(390).isoformat(), "braked": True, "unplaced_paid": 3},
     sightings.WALK: Sightings(missing={"order:A-1": ago(500)}, looked_at=ago(5)).dump(),
     cutover.LEFT: {"events": 7},
 }
@@ -62,6 +62,7 @@ STANDS = ApplicationStatus(
     gap_at=ago(300),
     reconciled_at=ago(400),
     reconcile_braked=True,
+    unplaced_paid=3,
     missing=Sightings(missing={"order:A-1": ago(500)}, looked_at=ago(5)).missed(),
     looked_at=ago(5),
 )
