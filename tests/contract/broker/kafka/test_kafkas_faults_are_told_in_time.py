@@ -397,6 +397,25 @@ async def test_a_topic_that_compresses_as_we_cannot_read_is_named_by_who_reads_a
 
 
 # case: O2
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_what_somebody_else_compressed_is_read(kafka_broker: KafkaServer, codec: str) -> None:
+    """A tool that mirrors topics, or an administrator's: its record would stop the partition."""
+    address = f"127.0.0.1:{kafka_broker.port}"
+    broker, other = KafkaBroker([address]), AIOKafkaProducer(bootstrap_servers=address, compression_type=codec)
+    topic = f"others-{codec}"
+    await broker.start()
+    await broker.ensure_topics([TopicConfig(name=topic, partitions=1, retention_s=None, max_record_bytes=100_000)])
+    await other.start()
+    await other.send_and_wait(topic, b"x" * 1000, key=b"k")
+    await other.stop()
+    member = broker.subscribe([topic], topic)
+    await member.start()
+    [found] = await read(member, 1)
+    assert found.value == b"x" * 1000
+    await broker.stop(5.0)
+
+
+# case: O2
 async def test_machines_that_are_gone_keep_nobody_from_the_one_that_answers(kafka_broker: KafkaServer) -> None:
     with silence() as first, silence() as second:
         servers = [f"127.0.0.1:{port}" for port in (first, kafka_broker.port, second)]
