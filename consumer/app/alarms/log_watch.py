@@ -13,7 +13,7 @@ import structlog
 
 from consumer.broker import Broker, GroupReport, TopicConfig
 from consumer.clock import Clock
-from consumer.errors import BrokerError, ConsumerError, LedgerError
+from consumer.errors import code_of
 from consumer.ledger import Database, log_memory, log_positions
 from consumer.ledger.handling import events, outbox
 from consumer.retry import Lasting
@@ -88,8 +88,8 @@ class LogWatch:
                     await self._publish_lost()
                 if replaced_at is not None:
                     await self._on_replaced(replaced_at)
-        except (BrokerError, LedgerError, TimeoutError) as error:
-            code = error.code if isinstance(error, ConsumerError) else "no_answer"
+        except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
+            code = "no_answer" if isinstance(error, TimeoutError) else code_of(error)
             if self._lasting.says(code):
                 _log.warning("log_not_looked_at", code=code, for_s=self._lasting.for_s)
             if self._clock.monotonic() - self._shown_s > SHOWN_FOR_S:
@@ -104,7 +104,7 @@ class LogWatch:
         try:
             async with asyncio.timeout(LIMIT_S):
                 found = await self._broker.look(self._topics)
-        except (BrokerError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - the same
             self._unknown.lasts(error)
         else:
             self._unknown.over()

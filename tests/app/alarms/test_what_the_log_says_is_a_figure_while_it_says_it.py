@@ -127,6 +127,28 @@ async def test_a_log_that_nobody_can_look_at(
         await eventually(lambda: behind() == 1, within_s=20)
 
 
+# case: I22, O6
+async def test_a_log_that_breaks_who_looks_at_it_ends_no_role(
+    broker: Broker, sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may raise anything of what others wrote; whoever only looks goes on."""
+    look_at_groups, looked = broker.look_at_groups, 0
+
+    async def broken(_: object) -> Sequence[TopicReport]:
+        nonlocal looked
+        looked += 1
+        raise ValueError("what is this?")
+
+    await broker.ensure_topics([TOPIC])
+    monkeypatch.setattr(broker, "look_at_groups", broken)
+    monkeypatch.setattr(broker, "look", broken)
+    async with watched(broker, sqlite_ledger) as metrics:
+        await eventually(lambda: looked > 4, within_s=20)
+        monkeypatch.setattr(broker, "look_at_groups", look_at_groups)
+        shown = metrics.registry.get_sample_value
+        await eventually(lambda: shown("consumer_group_lag_records", {"group": GROUP}) == 0, within_s=20)
+
+
 async def test_a_ledger_that_is_away_hides_nothing_of_the_log(
     broker: Broker, sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
