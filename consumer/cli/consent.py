@@ -14,6 +14,7 @@ ACTOR_MAX_CHARS = 60
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
+ReasonToAct = Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail. A dry run needs none.")]
 
 
 def consent(question: str, *, yes: bool) -> None:

@@ -43,7 +43,9 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def exported(desk: Desk, folder: Path) -> list[str]:
     """Bodies that were pruned, the others, and the trail."""
-    await asyncio.to_thread(desk.ask, "prune", "--older-than", "1d", "--archive", str(folder), "--yes")
+    await asyncio.to_thread(
+        desk.ask, "prune", "--older-than", "1d", "--archive", str(folder), "--yes", "--reason", "space"
+    )
     await asyncio.to_thread(desk.ask, "events", "export", "--archive", str(folder))
     await asyncio.to_thread(desk.ask, "audit", "export", str(folder / "trail.jsonl"))
     return [str(one) for one in await asyncio.to_thread(lambda: sorted(folder.iterdir()))]
@@ -88,7 +90,7 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         assert found["events"] == len(await rows(database, EVENTS)) > 10
         assert [(one["event_id"], one["handler"], one["status"]) for one in await rows(database, RUNS)] == ran
         assert await told(database) == was_told
-        await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes")
+        await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift")
         assert await decisions(database) == decided
         assert await told(database) == was_told, "nothing goes out"
         again = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
@@ -229,7 +231,7 @@ async def test_without_the_trail_nothing_is_derived(sqlite_ledger: Database, tmp
         await schema.upgrade(database)
         archives = [one for one in files if not one.endswith("trail.jsonl")]
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *archives)
-        said = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", code=1)
+        said = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift", code=1)
         assert "rebuild_differs" in said
         assert "audit export" in said
     finally:
@@ -346,6 +348,6 @@ async def test_what_lay_in_the_log_goes_out_again(sqlite_ledger: Database, tmp_p
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
         [again] = [row for row in await rows(database, OUTBOX) if row["event_id"] == lies]
         assert again["published_at"] is None, "it is sent, under the id it had"
-        await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes")
+        await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift")
     finally:
         await database.stop()

@@ -143,7 +143,7 @@ def begun(*words: str, url: str) -> subprocess.Popen[bytes]:
 async def test_killed_at_any_moment(database: Database, database_url: str, tmp_path: Path) -> None:
     bodies, chance = await filled(database, MANY), random.Random(7)
     folder, struck = tmp_path / "kept", 0
-    words = ("prune", "--older-than", "1d", "--archive", str(folder), "--yes")
+    words = ("prune", "--older-than", "1d", "--archive", str(folder), "--yes", "--reason", "space")
     for sign in (".part*", "events-*.gz") * 2:
         before = set(folder.glob(sign)) if sign != ".part*" else set()
         process = begun(*words, url=database_url)

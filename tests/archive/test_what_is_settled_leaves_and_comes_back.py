@@ -23,7 +23,7 @@ from tests.support.handling.projections import observed, said
 
 async def pruned(shop: Any, folder: Path, *words: str) -> Any:
     return await asyncio.to_thread(
-        shop.desk.ask, "prune", "--older-than", "1d", "--archive", str(folder), "--yes", *words
+        shop.desk.ask, "prune", "--older-than", "1d", "--archive", str(folder), "--yes", "--reason", "space", *words
     )
 
 
@@ -95,18 +95,18 @@ async def test_a_rebuild_says_which_archives_it_needs(database: Database, databa
     async with opened(database, database_url) as shop:
         decided = await shop.decisions()
         await pruned(shop, tmp_path)
-        refused = await asyncio.to_thread(shop.desk.ask, "rebuild", "all", "--yes", code=1)
+        refused = await asyncio.to_thread(shop.desk.ask, "rebuild", "all", "--yes", "--reason", "drift", code=1)
         assert "error[bodies_archived]" in refused
         assert "events import" in refused
         await imported(shop, tmp_path)
-        await asyncio.to_thread(shop.desk.ask, "rebuild", "all", "--yes")
+        await asyncio.to_thread(shop.desk.ask, "rebuild", "all", "--yes", "--reason", "drift")
         assert await shop.decisions() == decided
 
 
 # case: B35
 async def test_who_decided_it_is_asked_and_why_is_kept(database: Database, database_url: str, tmp_path: Path) -> None:
     async with opened(database, database_url) as shop:
-        words = ("prune", "--older-than", "1d", "--archive", str(tmp_path / "kept"))
+        words = ("prune", "--older-than", "1d", "--archive", str(tmp_path / "kept"), "--reason", "space")
         assert "--yes" in await asyncio.to_thread(shop.desk.ask, *words, code=2), "nobody is there to be asked"
         assert all(raw for raw in (await shop.bodies()).values())
         await pruned(shop, tmp_path / "kept", "--reason", "the year is over")
@@ -152,7 +152,16 @@ async def test_nothing_leaves_while_a_replay_is_applied(database: Database, data
         async with database.transaction() as session:
             assert await plans.begin(session, planned["id"], by="ann", reason="x", now=shop.live.clock.now())
         refused = await asyncio.to_thread(
-            shop.desk.ask, "prune", "--older-than", "1d", "--archive", str(tmp_path / "kept"), "--yes", code=1
+            shop.desk.ask,
+            "prune",
+            "--older-than",
+            "1d",
+            "--archive",
+            str(tmp_path / "kept"),
+            "--yes",
+            "--reason",
+            "space",
+            code=1,
         )
         assert "error[archive_waits]" in refused
         assert all(raw for raw in (await shop.bodies()).values())

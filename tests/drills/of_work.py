@@ -134,7 +134,7 @@ async def _take_it_back(scene: Scene) -> None:
 async def _derive_it_again(scene: Scene) -> None:
     """With `work` stopped. A console that begins looks at once, instead of within the hour."""
     await scene.stop("work")
-    await scene.type("rebuild", "all", "--yes")
+    await scene.type("rebuild", "all", "--yes", "--reason", "drift")
     await scene.start("work")
     await scene.restart("console")
 

@@ -61,4 +61,4 @@ async def _move(found: Deployment) -> None:
     await found.type("db", "upgrade")
     files = [str(one) for one in sorted(kept.iterdir())]
     await found.type("events", "import", "--missing", *files)
-    await found.type("rebuild", "all", "--yes")
+    await found.type("rebuild", "all", "--yes", "--reason", "drift")

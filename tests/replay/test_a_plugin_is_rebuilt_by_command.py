@@ -63,7 +63,7 @@ async def test_the_same_rows_again(desk: Desk, sqlite_ledger: Database) -> None:
     tried = await asyncio.to_thread(desk.ask, "rebuild", "fulfilment", "--dry-run")
     assert [one["table"] for one in tried["tables"] if not one["is_same"]] == ["fulfilment_order"]
     assert await rows(sqlite_ledger) != before, "a dry run changes nothing"
-    await asyncio.to_thread(desk.ask, "rebuild", "fulfilment", "--yes")
+    await asyncio.to_thread(desk.ask, "rebuild", "fulfilment", "--yes", "--reason", "drift")
     assert await rows(sqlite_ledger) == before
 
 
@@ -178,9 +178,9 @@ async def test_not_while_work_goes_on(desk: Desk, sqlite_ledger: Database) -> No
         now = await shared_time(session)
         pulse = Pulse(process="w1", role="work", host="h", pid=1, version="1", started_at=now, ready=True, since=now)
         await processes.beat(session, [pulse], now)
-    refused = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", code=1)
+    refused = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift", code=1)
     assert "error[work_goes_on]" in refused
-    assert "--yes" in await asyncio.to_thread(desk.ask, "rebuild", "all", code=2)
+    assert "--yes" in await asyncio.to_thread(desk.ask, "rebuild", "all", "--reason", "drift", code=2)
     assert "no such plugin" in await asyncio.to_thread(desk.ask, "rebuild", "nothing", "--yes", code=1)
 
 
@@ -225,8 +225,12 @@ async def test_a_merchants_projection(
     async with sqlite_ledger.transaction() as session:
         await session.execute(text("UPDATE rebuilt_tally SET times = 7"))
     desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
-    assert "rebuilt_tally" in await asyncio.to_thread(desk.ask, "rebuild", "rebuilt", "--yes", code=2)
-    done = await asyncio.to_thread(desk.ask, "rebuild", "rebuilt", "--yes", "--table", "rebuilt_tally")
+    assert "rebuilt_tally" in await asyncio.to_thread(
+        desk.ask, "rebuild", "rebuilt", "--yes", "--reason", "drift", code=2
+    )
+    done = await asyncio.to_thread(
+        desk.ask, "rebuild", "rebuilt", "--yes", "--reason", "drift", "--table", "rebuilt_tally"
+    )
     assert [(one["table"], one["rows_after"], one["is_same"]) for one in done["tables"]] == [
         ("rebuilt_tally", 2, False)
     ]
@@ -298,7 +302,7 @@ async def test_a_projection_whose_timer_was_withdrawn_and_whose_tables_refer_to_
         await eventually(lambda: work.all_succeeded(4))
     desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
     tables = [word for table in ("account", "entry") for word in ("--table", f"{name}_{table}")]
-    done = await asyncio.to_thread(desk.ask, "rebuild", name, "--yes", *tables)
+    done = await asyncio.to_thread(desk.ask, "rebuild", name, "--yes", "--reason", "drift", *tables)
     assert {(one["table"], one["rows_before"], one["rows_after"], one["is_same"]) for one in done["tables"]} == {
         (f"{name}_account", 1, 1, True),
         (f"{name}_entry", 3, 3, True),
@@ -351,7 +355,7 @@ async def test_plugins_of_one_package_are_rebuilt_together(
         await eventually(lambda: work.all_succeeded(2))
     desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
     for name in ("stall_tell", "stall_keep"):
-        done = await asyncio.to_thread(desk.ask, "rebuild", name, "--yes", "--table", "stall_kept")
+        done = await asyncio.to_thread(desk.ask, "rebuild", name, "--yes", "--reason", "drift", "--table", "stall_kept")
         assert [(one["table"], one["rows_after"], one["is_same"]) for one in done["tables"]] == [
             ("stall_kept", 2, True)
         ]

@@ -22,7 +22,7 @@ from consumer.archive.export import export
 from consumer.archive.file import written_at
 from consumer.archive.prune import Prune, Pruned
 from consumer.archive.trail import bring_trail, is_trail
-from consumer.cli.consent import Yes, actor, consent
+from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
 from consumer.cli.looking.events import app as events_app
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
@@ -53,7 +53,7 @@ def prune(
     older_than: Annotated[str, typer.Option("--older-than", metavar="AGE", help="As in 90d, 12w, 36h.")],
     archive: Folder = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be taken out, and do nothing.")] = False,
-    reason: Annotated[str, typer.Option(help="Why; kept in the audit trail.")] = "",
+    reason: ReasonToAct = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -62,6 +62,7 @@ def prune(
     settings, output = settings_looking(), Output(as_json)
     least, folder = _age(older_than), _folder(archive, settings, writes=not dry_run)
     if not dry_run:
+        reason = checked_reason(reason)
         consent(f"take the bodies of settled events older than {older_than} out, into {folder}?", yes=yes)
 
     async def pruned() -> Pruned:
@@ -71,7 +72,7 @@ def prune(
             leader = _leader(database, clock)
             made = Prune(
                 database, folder, clock=clock, written_by=__version__, by=actor(),
-                reason=reason.strip() or None, may_go_on=lambda: leader.token, on_file=_progress(output),
+                reason=reason or None, may_go_on=lambda: leader.token, on_file=_progress(output),
             )  # fmt: skip
             if dry_run:
                 return await made.look(before)

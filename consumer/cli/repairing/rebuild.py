@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.app.commands.rebuilding import TOGETHER, chosen, rebuild_of, tables_of
 from consumer.app.commands.replaying import registry_for
 from consumer.app.options import option_problems
-from consumer.cli.consent import Yes, actor, consent
+from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import SettingsError, UsageError, WorkGoesOn
@@ -36,7 +36,7 @@ def rebuild(
         list[str] | None,
         typer.Option("--table", help="With --yes: a table of a plugin of your own that is meant; once for each."),
     ] = None,
-    reason: Annotated[str, typer.Option(help="Why; kept in the audit trail.")] = "",
+    reason: ReasonToAct = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -50,6 +50,7 @@ def rebuild(
         raise SettingsError(problems)
     plugins = chosen(plugin, registry)
     if not dry_run:
+        reason = checked_reason(reason)
         _consent(plugins, registry, frozenset(table or ()), yes=yes)
     found = run(_rebuild(settings, registry, plugins, reason, dry_run=dry_run))
     output = Output(as_json)
@@ -82,7 +83,7 @@ async def _rebuild(
     async def noted(session: AsyncSession, application: str) -> None:
         audit.note(
             session, at=await shared_time(session), application=application, actor=actor(), action="plugin.rebuilt",
-            subject=f"plugin:{','.join(plugins)}"[:100], reason=reason[:REASON_CHARS] or "no reason was given",
+            subject=f"plugin:{','.join(plugins)}"[:100], reason=reason[:REASON_CHARS],
         )  # fmt: skip
 
     async with ledger(settings, whole=True) as database:

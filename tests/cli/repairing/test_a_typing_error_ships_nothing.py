@@ -70,6 +70,8 @@ def test_a_folder_without_a_name_is_not_the_current_one(desk: Desk, tmp_path: Pa
         ("quarantine", "discard", "--because", "flooded"),
         ("replay", "cancel", "rpl_1"),
         ("say", "fulfilment.released", "A-1"),
+        ("rebuild", "all"),
+        ("prune", "--older-than", "90d", "--archive", "."),
     ],
 )
 def test_a_reason_says_something(desk: Desk, words: tuple[str, ...]) -> None:
