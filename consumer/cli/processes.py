@@ -23,12 +23,13 @@ import structlog
 
 from consumer.cli.output import Output
 from consumer.cli.process import end_by_input, stop_on_signals, tell
-from consumer.errors import PortTaken, ProcessEnded
+from consumer.errors import PortTaken, ProcessEnded, SettingsError
 from consumer.settings import Settings
 
 SLACK_S: Final = 10.0
 ASK_EVERY_S: Final = 5.0
 HANGS_S: Final = 20.0
+PORT_MAX: Final = 65_535
 
 _log = structlog.get_logger(__name__)
 
@@ -83,7 +84,8 @@ class ServeProcess:
 
 
 async def serve_many(settings: Settings, output: Output, count: int) -> None:
-    """Run so many until a signal, or until one of them ends. Raises PortTaken, ProcessEnded."""
+    """Run so many until a signal, or until one of them ends. Raises SettingsError, PortTaken, ProcessEnded."""
+    _require_ports(settings, count)
     stop = stop_on_signals()
     processes: list[ServeProcess] = []
     with reserved(settings.host, settings.port) as port:
@@ -95,6 +97,19 @@ async def serve_many(settings: Settings, output: Output, count: int) -> None:
         finally:
             within_s = settings.linger_s + settings.drain_s + SLACK_S
             await asyncio.gather(*(process.end(within_s) for process in processes))
+
+
+def _require_ports(settings: Settings, count: int) -> None:
+    """Raises SettingsError: the internal ports of the others are nobody's setting, and each would refuse its own."""
+    last = settings.internal_port + count - 1
+    if settings.internal_port and last > PORT_MAX:
+        raise SettingsError(
+            [f"CONSUMER_INTERNAL_PORT: the last of {count} processes would have {last}, beyond {PORT_MAX}"]
+        )
+    if settings.internal_port and settings.internal_port < settings.port <= last:
+        raise SettingsError(
+            [f"CONSUMER_INTERNAL_PORT: those of {count} processes, up to {last}, include CONSUMER_PORT"]
+        )
 
 
 async def _serving(processes: Sequence[ServeProcess], output: Output) -> None:

@@ -124,6 +124,15 @@ async def test_none_is_left_of_one_that_is_killed(several: Several) -> None:
     await eventually(lambda: not any(lives(pid) for pid in left), within_s=30)
 
 
+@pytest.mark.parametrize(("port", "internal_port"), [(8080, 65_535), (9091, 9090)])
+def test_ports_that_not_all_can_have_are_told_before_one_starts(tmp_path: Path, port: int, internal_port: int) -> None:
+    environ = {"CONSUMER_PORT": str(port), "CONSUMER_INTERNAL_PORT": str(internal_port)}
+    done = command("serve", "--processes", "2", environ=Several(tmp_path).environ | environ)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[settings_invalid]: CONSUMER_INTERNAL_PORT: "), done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
 def test_nobody_shares_the_port_unasked(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
