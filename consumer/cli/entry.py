@@ -11,15 +11,15 @@ from typing import TextIO, get_args
 
 import typer
 
+from consumer.cli import INTERRUPTED
 from consumer.cli.lean import structlog
 from consumer.cli.outline import outline
 from consumer.cli.tree import tree, trunk
 from consumer.document import printable
-from consumer.errors import ConsumerError, DatabaseMissing, SettingsError, Terminated, UsageError
+from consumer.errors import ConsumerError, DatabaseMissing, OutputUnwritable, SettingsError, Terminated, UsageError
 from consumer.telemetry.logs import configure_logging
 
 BAD_SETTINGS = 2
-INTERRUPTED = 130
 TERMINATED = 143
 
 
@@ -75,6 +75,9 @@ def run(arguments: list[str]) -> int:
         return 0
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
         structlog.get_logger(__name__).debug("command_broke", exc_info=error)
+        if isinstance(error, OSError) and _is_of_help(error):
+            _say(OutputUnwritable(reason=error.strerror).line())
+            return 1
         if (known := _of_a_server(error)) is not None:
             _say(_with_cure(known))
             return 1
@@ -134,7 +137,8 @@ def _misused(error: typer.TyperException) -> int:
     """Say what is wrong with the call; a command without its subcommand shows its help."""
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     if type(error).__name__ == "NoArgsIsHelpError":
-        typer.echo(message)
+        with suppress(OSError):  # who called is told by the exit code
+            typer.echo(message)
     else:
         _say(f"error[usage]: {' '.join(message.split())}{_behind_dashes(error)}")
     return BAD_SETTINGS
@@ -149,6 +153,14 @@ def _behind_dashes(error: typer.TyperException) -> str:
 def _say(line: str) -> None:
     with suppress(OSError):  # who called is told by the exit code
         typer.echo(printable(line), err=True)
+
+
+def _is_of_help(error: OSError) -> bool:
+    """Whether a help text could not be written: what a command says is no such text, and tells it by itself."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is not None and at.tb_frame.f_code is typer.echo.__code__
 
 
 def _emptied(stream: TextIO) -> None:

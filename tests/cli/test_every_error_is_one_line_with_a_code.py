@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -185,6 +187,24 @@ def test_a_port_that_is_taken(desk: Desk) -> None:
         )
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "port_taken"), done.stderr
+
+
+PRESSED_AT_ONCE = """
+import sys
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == "consumer.cli.tree":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Pressed())
+from consumer.cli import main
+main()
+"""
+
+
+def test_who_changes_his_mind_at_once_sees_no_traceback() -> None:
+    """Ctrl-C while the command is still imported, which takes most of its start."""
+    done = subprocess.run([sys.executable, "-c", PRESSED_AT_ONCE], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_an_argument_that_is_no_text_is_a_usage_error(desk: Desk) -> None:

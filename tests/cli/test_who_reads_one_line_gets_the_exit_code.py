@@ -41,6 +41,16 @@ def test_a_full_disk_is_not_taken_for_the_ledgers(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_help_text_that_finds_no_room_is_told_as_that() -> None:
+    for words in (["--help"], ["events", "--help"]):
+        done = _into_a_full_disk(*words, settings={})
+        assert done.returncode == 1, words
+        assert done.stderr.startswith("error[output_unwritable]: "), words
+        assert done.stderr.count("\n") == 1, words
+    done = _into_a_full_disk("events", settings={})
+    assert (done.returncode, done.stderr) == (2, "")
+
+
 def test_an_error_that_nobody_can_be_told_leaves_its_exit_code() -> None:
     with Path("/dev/full").open("wb", buffering=0) as full:
         words = [sys.executable, "-m", "consumer", "events", "list", "--nonsense"]
