@@ -40,28 +40,27 @@ def shown_duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class ProgressBar:
-    """Of one walk. `page_s` as for `remaining_s`; `first_prediction_s` is what was predicted first. `monotonic` counts
-    seconds."""
+class Bar:
+    """How far it is. `amount`: the words of how much, after rich's fields of a task. `monotonic` counts seconds."""
 
-    def __init__(self, title: str, page_s: float = 0.0, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, title: str, amount: str, *, total: float | None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         self._title = title
-        self._page_s = page_s
         self._monotonic = monotonic
         self._said_at = monotonic()
-        self.first_prediction_s: float | None = None
         self._is_bar = sys.stderr.isatty()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.fields[found]}"),
+            TextColumn(amount),
             TimeElapsedColumn(),
             TextColumn("left {task.fields[left]}"),
             console=Console(stderr=True),
             disable=not self._is_bar,
             transient=True,
         )
-        self._task: TaskID = self._bar.add_task(title, total=None, found="", left="-:--")
+        self._task: TaskID = self._bar.add_task(title, total=total, found="", left="-:--")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -71,6 +70,28 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """A line of its own, at once."""
+        self._said_at = self._monotonic()
+        line = printable(f"{self._title}: {text}")
+        if self._is_bar:
+            self._bar.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        else:
+            typer.echo(line, err=True)
+
+    def _now_and_then(self, text: str) -> None:
+        if not self._is_bar and self._monotonic() - self._said_at >= SAY_EVERY_S:
+            self.say(text)
+
+
+class ProgressBar(Bar):
+    """Of one walk. `page_s` as for `remaining_s`; `first_prediction_s` is what was predicted first."""
+
+    def __init__(self, title: str, page_s: float = 0.0, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(title, "{task.fields[found]}", total=None, monotonic=monotonic)
+        self._page_s = page_s
+        self.first_prediction_s: float | None = None
 
     def walked(self, progress: walk_progress.Progress) -> None:
         """A page was walked."""
@@ -89,16 +110,3 @@ class ProgressBar:
         )
         share = "" if progress.share is None else f", {math.floor(progress.share * 100)} %"
         self._now_and_then(found + share + ("" if left_s is None else f", {shown_duration(left_s)} left"))
-
-    def say(self, text: str) -> None:
-        """A line of its own, at once."""
-        self._said_at = self._monotonic()
-        line = printable(f"{self._title}: {text}")
-        if self._is_bar:
-            self._bar.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
-        else:
-            typer.echo(line, err=True)
-
-    def _now_and_then(self, text: str) -> None:
-        if not self._is_bar and self._monotonic() - self._said_at >= SAY_EVERY_S:
-            self.say(text)
