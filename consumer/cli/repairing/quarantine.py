@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import orjson
 import typer
@@ -14,7 +14,7 @@ from consumer.app import log_parts
 from consumer.broker import Message, open_broker
 from consumer.cli.consent import Reason as Why
 from consumer.cli.consent import Yes, actor, checked_reason, consent
-from consumer.cli.filters import EARLIEST, Application, Limit, require_application
+from consumer.cli.filters import EARLIEST, Application, Limit, require_application, takes
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.console.event_view import delivery_document
@@ -91,7 +91,7 @@ def show(
 ) -> None:
     """One delivery: where it came from, why it lies there; its body only with --raw."""
     settings = settings_looking()
-    [row] = run(_rows(settings, number, None, None, 1))
+    [row] = run(_rows(settings, Wanted(number, None, None, 1)))
     if raw:
         run(_shown_raw(settings, row))
     found: dict[str, Any] = {
@@ -112,20 +112,36 @@ def show(
     output.fields(found)
 
 
-@app.command()
-def retry(
-    reason: Why,
+class Wanted(NamedTuple):
+    """Those of one number, or of one reason."""
+
+    number: int | None
+    because: Reason | None
+    application: str | None
+    limit: int
+
+
+def wanted(
     given: Number = None,
     number: Id = None,
     because: Because = None,
     application: Application = None,
     limit: Limit = 100,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+) -> Wanted:
+    """What these options choose. Raises UsageError for two numbers, or none and no reason."""
+    if given is not None and number is not None and given != number:
+        raise UsageError("say one number, or --because")
+    if given is None and number is None and because is None:
+        raise UsageError("say which: its number in `consumer quarantine list`, or --because")
+    return Wanted(number if given is None else given, because, application, limit)
+
+
+@app.command()
+@takes(wanted)
+def retry(chosen: Wanted, reason: Why, yes: Yes = False, as_json: Json = False) -> None:
     """Have these taken in again, as if they had just come: the service is asked about each that nobody has proved."""
     settings = settings_for(Role.OPERATE)
-    rows, more = _chosen(settings, _one(given, number), because, application, limit)
+    rows, more = _found(settings, chosen)
     because_of = checked_reason(reason)
     if not rows:
         _say_none(as_json, "retried")
@@ -139,19 +155,11 @@ def retry(
 
 
 @app.command()
-def discard(
-    reason: Why,
-    given: Number = None,
-    number: Id = None,
-    because: Because = None,
-    application: Application = None,
-    limit: Limit = 100,
-    yes: Yes = False,
-    as_json: Json = False,
-) -> None:
+@takes(wanted)
+def discard(chosen: Wanted, reason: Why, yes: Yes = False, as_json: Json = False) -> None:
     """Throw these away; who did it and why stays in the audit trail."""
     settings = settings_for(Role.OPERATE)
-    rows, more = _chosen(settings, _one(given, number), because, application, limit)
+    rows, more = _found(settings, chosen)
     because_of = checked_reason(reason)
     if not rows:
         _say_none(as_json, "discarded")
@@ -181,31 +189,20 @@ def _say_none(as_json: bool, done: str) -> None:
     output.line("no delivery in quarantine fits")
 
 
-def _one(given: int | None, number: int | None) -> int | None:
-    """The number, however it was said. Raises UsageError for two."""
-    if given is not None and number is not None and given != number:
-        raise UsageError("say one number, or --because")
-    return number if given is None else given
+def _found(settings: Settings, chosen: Wanted) -> tuple[Sequence[QuarantineRow], bool]:
+    """Those to do it to, and whether there are more than the limit. Raises UsageError, NotFound."""
+    found = run(_rows(settings, chosen._replace(limit=chosen.limit + 1)))
+    if not found and chosen.application is not None:
+        require_application(chosen.application, settings)
+    return found[: chosen.limit], len(found) > chosen.limit
 
 
-def _chosen(
-    settings: Settings, number: int | None, because: Reason | None, application: str | None, limit: int
-) -> tuple[Sequence[QuarantineRow], bool]:
-    """Those to do it to, and whether there are more than `limit`. Raises UsageError, NotFound."""
-    if number is None and because is None:
-        raise UsageError("say which: its number in `consumer quarantine list`, or --because")
-    found = run(_rows(settings, number, because, application, limit + 1))
-    if not found and application is not None:
-        require_application(application, settings)
-    return found[:limit], len(found) > limit
-
-
-async def _rows(
-    settings: Settings, number: int | None, because: Reason | None, application: str | None, limit: int
-) -> Sequence[QuarantineRow]:
+async def _rows(settings: Settings, chosen: Wanted) -> Sequence[QuarantineRow]:
     async with ledger(settings) as database, database.reading() as session:
-        rows = await quarantine.newest(session, application=application, reason=because, number=number, limit=limit)
-    if not rows and number is not None:  # for a reason none is an answer, too
+        rows = await quarantine.newest(
+            session, application=chosen.application, reason=chosen.because, number=chosen.number, limit=chosen.limit
+        )
+    if not rows and chosen.number is not None:  # for a reason none is an answer, too
         raise NotFound("nothing like that lies in quarantine")
     return rows
 
