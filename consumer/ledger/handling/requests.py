@@ -27,10 +27,9 @@ STEPS_MAX: Final = 1000
 
 @dataclass(kw_only=True)
 class Request:
-    """One derived event: when it was emitted and when it arrived (None: never), whether it was sent, and the state of
-    each handler that fulfils. `steps`: by what these handed it on."""
+    """One derived event: when it arrived (None: never), whether it was sent, and the state of each handler that
+    fulfils. `steps`: by what these handed it on."""
 
-    emitted_at: datetime | None = None
     arrived_at: datetime | None = None
     is_sent: bool = False
     runs: dict[str, str] = field(default_factory=dict)
@@ -66,10 +65,10 @@ class Step:
 async def requests(session: AsyncSession, application: str, event_ids: Collection[str]) -> Mapping[str, Request]:
     """Event id to what became of it; one that was never heard of is not in it."""
     found: dict[str, Request] = {}
-    sent = select(_OUTBOX.c.event_id, _OUTBOX.c.created_at, _OUTBOX.c.published_at)
+    sent = select(_OUTBOX.c.event_id, _OUTBOX.c.published_at)
     mine = (_OUTBOX.c.application == application, among(_OUTBOX.c.event_id, event_ids))
-    for event_id, created_at, published_at in await session.execute(sent.where(*mine)):
-        found[event_id] = Request(emitted_at=created_at, is_sent=published_at is not None)
+    for event_id, published_at in await session.execute(sent.where(*mine)):
+        found[event_id] = Request(is_sent=published_at is not None)
     arrived = select(_EVENTS.c.id, _EVENTS.c.received_at)
     for event_id, at in await session.execute(
         arrived.where(_EVENTS.c.application == application, among(_EVENTS.c.id, event_ids))
