@@ -42,11 +42,11 @@ class Loan:
             handler=self.handler,
         )
 
-    def refuse_when_over(self, what: str = "ctx.session") -> None:
+    def refuse_when_over(self) -> None:
         """Raises HandlerMisuse where its handler has ended."""
         if self.is_over:
             raise HandlerMisuse(
-                f"{what} was used when its handler had ended: await all that it starts", handler=self.handler
+                "ctx.session was used when its handler had ended: await all that it starts", handler=self.handler
             )
 
 

@@ -140,14 +140,14 @@ def checked_limit(limit: Any) -> int:
     return limit
 
 
-def path_id(value: Any, field: str = "id") -> str:
+def path_id(value: Any) -> str:
     """An opaque id as one segment of a path (case U11)."""
     if not isinstance(value, str) or not 1 <= len(value) <= ID_MAX_CHARS or value in (".", ".."):
-        raise ValidationError(f"{field} must be a text of 1 to {ID_MAX_CHARS} characters", field=field)
+        raise ValidationError(f"id must be a text of 1 to {ID_MAX_CHARS} characters", field="id")
     try:
         return quote(value, safe="")
     except UnicodeEncodeError as error:
-        raise ValidationError(f"{field} is not valid text", field=field) from error
+        raise ValidationError("id is not valid text", field="id") from error
 
 
 def idempotency_key(value: Any) -> str:

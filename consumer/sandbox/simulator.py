@@ -109,9 +109,9 @@ class Simulator:
         """The payment link of a session."""
         return f"{self.public_url}/checkout/{token}"
 
-    def set_webhook_url(self, url: str | None, app_id: str | None = None) -> None:
-        """The webhook endpoint of an application, by default the seeded one."""
-        self.engine.applications.set_webhook(app_id or self.config.app_id, url)
+    def set_webhook_url(self, url: str | None) -> None:
+        """The webhook endpoint of the seeded application."""
+        self.engine.applications.set_webhook(self.config.app_id, url)
 
     # --- time and deliveries -----------------------------------------------------------------------------------
 

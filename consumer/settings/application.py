@@ -169,9 +169,9 @@ def _written(table: Mapping[str, Any], called: Callable[[str], str], problems: l
     return ApplicationTable.model_validate({item: value for item, value in table.items() if item not in bad})
 
 
-def sandbox_table(table: Mapping[str, Any], base_url: str = SANDBOX_BASE_URL) -> dict[str, Any]:
+def sandbox_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """The table of `default` with the sandbox's values wherever nothing was given."""
-    filled: dict[str, Any] = {"base_url": base_url, "app_id": SANDBOX_APP_ID}
+    filled: dict[str, Any] = {"base_url": SANDBOX_BASE_URL, "app_id": SANDBOX_APP_ID}
     if "app_secret_file" not in table:
         filled["app_secret"] = SANDBOX_APP_SECRET
     if "webhook_secrets_file" not in table:

@@ -7,7 +7,7 @@ compared with what it leaves when each of the same events comes once, in order, 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,16 +63,14 @@ def assert_history(
 
 
 def simulate(
-    handler: Function, *, runs: int, seed: int = 1, options: Mapping[str, Any] | None = None,
-    on_run: Callable[[], None] = lambda: None,
-) -> History | None:  # fmt: skip
+    handler: Function, *, runs: int, seed: int = 1, options: Mapping[str, Any] | None = None
+) -> History | None:
     """Play `runs` random histories; the smallest failing one that could be found, or None. The same seed plays the
     same histories."""
     with Ground() as ground:
         player = Player(handler, options, ground)
         for history in histories(handler, runs=runs, seed=seed):
             told = player.play(history)
-            on_run()
             if told is not None:
                 return shrunk(player, replace(history, tells=told))
     return None

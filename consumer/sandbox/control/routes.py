@@ -81,11 +81,11 @@ def _handler(sandbox: Simulator, action: Action) -> Callable[[web.Request], Awai
     return handle
 
 
-def number_of(body: Body, name: str, low: float, high: float) -> float:
+def number_of(body: Body, name: str, high: float) -> float:
     """A number of the body. Raises validation_failed."""
     value = body.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
-        raise Refusal("validation_failed", f"{name} must be a number from {low:g} to {high:g}.", field=name)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= high:
+        raise Refusal("validation_failed", f"{name} must be a number from 0 to {high:g}.", field=name)
     return value
 
 
@@ -100,7 +100,7 @@ async def _clock(sandbox: Simulator, _request: web.Request, _body: Body) -> Any:
 
 
 async def _advance(sandbox: Simulator, request: web.Request, body: Body) -> Any:
-    await sandbox.advance(number_of(body, "seconds", 0, MAX_ADVANCE_S))
+    await sandbox.advance(number_of(body, "seconds", MAX_ADVANCE_S))
     return await _clock(sandbox, request, body)
 
 
@@ -163,7 +163,7 @@ async def _deliveries(sandbox: Simulator, request: web.Request, _body: Body) -> 
 
 
 async def _settle(sandbox: Simulator, _request: web.Request, body: Body) -> Any:
-    timeout_s = number_of(body, "timeout_s", 0, 120) if "timeout_s" in body else 30.0
+    timeout_s = number_of(body, "timeout_s", 120) if "timeout_s" in body else 30.0
     return {"settled": await sandbox.settled(timeout_s)}
 
 

@@ -29,7 +29,7 @@ class Applications:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def add_merchant(self, name: str, *, fee_bps: int = 0, merchant_id: str | None = None) -> r.Merchant:
+    def add_merchant(self, name: str, *, merchant_id: str | None = None) -> r.Merchant:
         """A new merchant with a wallet of its own."""
         world = self._world
         merchant = r.Merchant(
@@ -37,7 +37,6 @@ class Applications:
             seq=world.next_seq(),
             name=name,
             wallet=f"wallet-{world.opaque(32)}",
-            fee_bps=fee_bps,
         )
         return world.put(world.merchants, merchant)
 
@@ -137,7 +136,7 @@ class Applications:
         now = self._world.now()
         return tuple(s for s in application.secrets if s.expires_at is None or s.expires_at > now)
 
-    def roll_secret(self, app_id: str, grace: str = "1h", *, secret: str | None = None) -> str:
+    def roll_secret(self, app_id: str, grace: str = "1h") -> str:
         """A new secret, shown once. The old ones go on for the grace: immediately, 1h (default) or 24h (case X50).
 
         Never three: with two valid ones the oldest is revoked, or the roll is refused (assumption).
@@ -157,7 +156,7 @@ class Applications:
         kept = tuple(
             replace(s, expires_at=min(until, s.expires_at) if s.expires_at else until) for s in valid if GRACES_S[grace]
         )
-        new = secret or world.new_id("secret")
+        new = world.new_id("secret")
         fresh = r.Secret(digest=digest(new), created_at=world.now())
         world.put(world.applications, replace(application, secrets=(*kept, fresh)))
         return new

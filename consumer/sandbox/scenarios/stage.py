@@ -95,9 +95,9 @@ class Stage:
         wait = tick_after(session.expires_at) - self.engine.clock.now()
         await self.advance(max(0.0, wait.total_seconds()))
 
-    def just_after_tick(self, ahead: timedelta = timedelta(minutes=5)) -> datetime:
-        """A time that leaves almost 30 s before the next expiry check."""
-        return tick_after(self.engine.clock.now() + ahead) + timedelta(seconds=1)
+    def just_after_tick(self) -> datetime:
+        """A time, five minutes from now, that leaves almost 30 s before the next expiry check."""
+        return tick_after(self.engine.clock.now() + timedelta(minutes=5)) + timedelta(seconds=1)
 
     # --- the report --------------------------------------------------------------------------------------------
 
