@@ -15,7 +15,7 @@ from sqlalchemy import JSON, String, Table, and_, bindparam, true, update
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import Field
 
-from consumer.plugin import Context, TableRow, UtcDateTime, Words, insert_into
+from consumer.plugin import Context, Event, Reject, TableRow, UtcDateTime, Words, insert_into
 
 SYSTEM = "system"
 
@@ -68,6 +68,17 @@ def _closing(table: Table) -> ReturningUpdate[Any]:
         table.c.subject == bindparam("b_subject"),
     )
     return update(table).where(one, table.c.closed_at.is_(None)).returning(table.c.kind)
+
+
+async def close_by_hand(event: Event, ctx: Context, table: Table) -> None:
+    """An operator's word: the finding that it names is closed, and noted. Raises Reject where it names none."""
+    subject = event.object_id
+    if subject is None:
+        raise Reject("closing a finding needs its subject")
+    kind, by = str(event.find("/data/kind")), str(event.find("/data/by") or "operator")[:100]
+    reason = str(event.find("/data/reason") or "")[:500]
+    if await close_finding(ctx, table, kind, subject, event.received_at, by=by, reason=reason):
+        ctx.note(f"object:{subject}", "finding.closed", {"kind": kind}, {"by": by, "reason": reason})
 
 
 async def close_findings(ctx: Context, table: Table, kinds: Sequence[str], subject: str, at: datetime) -> None:

@@ -23,7 +23,7 @@ from handlers.access.records import details_of, moment, reading_of
 from handlers.access.store import SUBSCRIPTION_DUE, Change, apply, to_subscription, unidentified, wake, wake_unmapped
 from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, PAST_DUE, STATUSES, Reading, Subscription
 from handlers.access.tables import CUSTOMERS, FINDINGS, SOURCES, SUBSCRIPTIONS, AccessSource, AccessSubscription
-from handlers.findings import close_finding, close_findings, open_finding
+from handlers.findings import close_by_hand, close_finding, close_findings, open_finding
 from handlers.pointers import look_text, marked_as_test
 
 BATCH = 500
@@ -373,13 +373,7 @@ async def recheck(event: Event, ctx: Context) -> None:
 @handles("access.finding_closed", transactional=True, name="access:finding_closed")
 async def finding_closed(event: Event, ctx: Context) -> None:
     """An operator settled a finding by hand: it stays closed."""
-    subject = _own(event).object_id
-    if subject is None:
-        raise Reject("closing a finding needs its subject")
-    kind, by = str(event.find("/data/kind")), str(event.find("/data/by") or "operator")[:100]
-    reason = str(event.find("/data/reason") or "")[:500]
-    if await close_finding(ctx, FINDINGS, kind, subject, event.received_at, by=by, reason=reason):
-        ctx.note(f"object:{subject}", "finding.closed", {"kind": kind}, {"by": by, "reason": reason})
+    await close_by_hand(_own(event), ctx, FINDINGS)
 
 
 def _own(event: Event) -> Event:

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import update
 
 from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
-from handlers.findings import close_finding, open_finding
+from handlers.findings import close_by_hand, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
 from handlers.fulfilment.lookups import is_paid, order_of_service_id
@@ -272,13 +272,7 @@ async def operator(event: Event, ctx: Context) -> None:
 @handles("fulfilment.finding_closed", transactional=True, name="fulfilment:finding_closed")
 async def finding_closed(event: Event, ctx: Context) -> None:
     """An operator settled a finding by hand (a refund, say): it stays closed."""
-    subject = _own(event).object_id
-    if subject is None:
-        raise Reject("closing a finding needs its subject")
-    kind, by = str(event.find("/data/kind")), str(event.find("/data/by") or "operator")[:100]
-    reason = str(event.find("/data/reason") or "")[:500]
-    if await close_finding(ctx, FINDINGS, kind, subject, event.received_at, by=by, reason=reason):
-        ctx.note(f"object:{subject}", "finding.closed", {"kind": kind}, {"by": by, "reason": reason})
+    await close_by_hand(_own(event), ctx, FINDINGS)
 
 
 async def _session_said(ctx: Context, event: Event) -> tuple[str | None, str | None]:
