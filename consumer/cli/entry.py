@@ -71,8 +71,6 @@ def run(arguments: list[str]) -> int:
         return 1
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        return 0
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
         structlog.get_logger(__name__).debug("command_broke", exc_info=error)
         if isinstance(error, OSError) and _is_of_help(error):
