@@ -101,15 +101,29 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came. Some break the parser, where aiohttp expects no error: they are no HTTP either (case I10), and
-        nothing behind them is read."""
+        """Bytes came. Some break the parser, where aiohttp expects no error."""
         try:
             super().data_received(data)
         except Exception as error:  # noqa: BLE001 - whatever a stranger's bytes do to it
-            self._close = True
-            self._messages.append((_ErrInfo(HTTPStatus.BAD_REQUEST, error, ""), EMPTY_PAYLOAD))
+            self._break_off(error)
             if self._waiter is not None and not self._waiter.done():
                 self._waiter.set_result(None)
+
+    async def start(self) -> None:
+        """aiohttp's task, for as long as the connection lasts. Some heads that it parses it cannot make a request of (a
+        host in the address that is none): its task ends of that, and the connection would stay for ever, unanswered."""
+        try:
+            await super().start()
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's bytes do to it
+            if self._manager is not None:
+                self._messages.clear()  # what came behind it is not answered in its place
+                self._break_off(error)
+                await super().start()
+
+    def _break_off(self, error: Exception) -> None:
+        """They are no HTTP (case I10): that is answered next, and nothing behind them is read."""
+        self._close = True
+        self._messages.append((_ErrInfo(HTTPStatus.BAD_REQUEST, error, ""), EMPTY_PAYLOAD))
 
     def _end_without_a_head(self) -> None:
         if not self._request_count:  # aiohttp's own count of the heads it has read

@@ -49,6 +49,7 @@ REQUESTS = {
     "of HTTP/1.0": request().replace(b"HTTP/1.1", b"HTTP/1.0"),
     "of HTTP/1.0, that keeps": request(Connection="keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"),
     "no POST": b"GET /webhooks/hints HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a host that is none": request(path="http://xn--a/webhooks/hints"),
     "no HTTP": b"\x16\x03\x01\r\n\r\n",
 }
 
@@ -152,26 +153,30 @@ MANY = 16_385
 
 
 @pytest.mark.parametrize(
-    ("answers", "pieces"),
+    ("answers", "last", "pieces"),
     [
-        (41, [request()[:50], request()[50:], request() * 40]),
-        (
-            2,
-            [
-                CHUNKED + b"1\r\n \r\n" * MANY + b"0\r\n\r\n",
-                request(),
-            ],
-        ),
+        (41, b"200", [request()[:50], request()[50:], request() * 40]),
+        (2, b"200", [CHUNKED + b"1\r\n \r\n" * MANY + b"0\r\n\r\n", request()]),
     ],
     ids=["forty behind one in pieces", "chunks without end"],
 )
-async def test_what_makes_the_parser_stop_is_gone_on_with(answers: int, pieces: list[bytes], logs: io.StringIO) -> None:
+async def test_what_makes_the_parser_stop_is_gone_on_with(
+    answers: int, last: bytes, pieces: list[bytes], logs: io.StringIO
+) -> None:
     # case: I22
     told = [await answered(pieces, [TURNS] * len(pieces), 0, plainly=plainly) for plainly in (False, True)]
     assert told[0] == told[1]
     written, *_ = told[0]
     assert len(written) == answers
-    assert written[-1].startswith(b"HTTP/1.1 200")
+    assert written[-1].startswith(b"HTTP/1.1 " + last)
+
+
+async def test_what_comes_behind_no_request_is_not_answered_in_its_place(logs: io.StringIO) -> None:
+    # case: I10
+    pieces = [request(path="http://xn--a/webhooks/hints") + request()]
+    written, published, closed, _ = await answered(pieces, [TURNS], 0, plainly=False)
+    assert [part[:24] for part in written] == [b"HTTP/1.1 400 Bad Request"]
+    assert (closed, published) == (True, [])
 
 
 @asynccontextmanager

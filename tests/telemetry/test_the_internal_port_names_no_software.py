@@ -60,8 +60,13 @@ async def test_no_answer_names_the_software(port: int) -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"hush\r\n\r\n", b"GET /hush HTTP/9.9\r\n\r\n", b"GET /healthz HTTP/1.1\r\nHost: x\r\nhu sh: 1\r\n\r\n"],
-    ids=["request line", "version", "header"],
+    [
+        b"hush\r\n\r\n",
+        b"GET /hush HTTP/9.9\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nhu sh: 1\r\n\r\n",
+        b"GET http://xn--a/hush HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+    ids=["request line", "version", "header", "host in the address"],
 )
 async def test_malformed_requests_get_one_fixed_answer(port: int, data: bytes) -> None:
     head, body = await sent(port, data)

@@ -19,6 +19,7 @@ MALFORMED = {
     "request line": b"POST " + MARK + b"\r\n\r\n",
     "version": b"POST /" + MARK + b" HTTP/9.9\r\nHost: x\r\n\r\n",
     "address": b"POST http://[" + MARK + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "host in the address": b"POST http://xn--a/" + MARK + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     "header": HEAD + MARK + b" y: z\r\n\r\n",
     "long header": HEAD + b"X-Long: " + MARK * 1000 + b"\r\n\r\n",
     "many headers": HEAD + b"".join(b"X-%d: %b\r\n" % (number, MARK) for number in range(300)) + b"\r\n",
