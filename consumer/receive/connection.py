@@ -54,10 +54,13 @@ class WebhookConnection(Connection):
             self._answering.cancel()
 
     def _whole(self, message: object, payload: StreamReader) -> tuple[Whole, Mapping[str, str], bytes] | None:
-        """Who answers this request, by what, if all of it is here."""
-        if not isinstance(message, RawRequestMessage) or message.should_close or message.upgrade:
+        """Who answers this request, by what, if all of it is here. What ends the connection goes aiohttp's way, and so
+        does what has no body: none was sent, or of a length that no parser counts to."""
+        if not isinstance(message, RawRequestMessage) or message.should_close or message.upgrade or message.chunked:
             return None
-        if message.version < HttpVersion11 or not payload.is_eof() or payload.exception() is not None:
+        if message.version < HttpVersion11 or payload is EMPTY_PAYLOAD:
+            return None
+        if not payload.is_eof() or payload.exception() is not None:
             return None
         if (whole := self._takes(message)) is None:
             return None
@@ -66,7 +69,7 @@ class WebhookConnection(Connection):
     def _body(self, payload: StreamReader) -> bytes:
         """Its body. Reading it as a stream has the parser look again for what it held back: nothing, where a body of
         usual size came in one piece, and no other request with it."""
-        is_alone = payload is not EMPTY_PAYLOAD and len(self._messages) == 1
+        is_alone = len(self._messages) == 1
         if is_alone and payload.total_bytes <= USUAL_BYTES and len(payload._buffer) == 1:
             return payload._buffer[0]
         return payload.read_nowait()

@@ -15,6 +15,7 @@ import orjson
 import structlog
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import _ErrInfo
 
@@ -151,6 +152,13 @@ class Server(web.Server):
         self._options = {"access_log": None, **options}
         factory = self._options.pop("request_factory", None)
         super().__init__(handler, request_factory=factory)
+        self._make = self.request_factory
+        self.request_factory = self._request
+
+    def _request(self, message: RawRequestMessage, *arguments: Any) -> web.BaseRequest:
+        """A request as aiohttp makes it. One that came in chunks is its connection's last: the fields behind its last
+        chunk would be headers of the next one, which may be another sender's where a proxy shares its connections."""
+        return self._make(message._replace(should_close=True) if message.chunked else message, *arguments)
 
     def __call__(self) -> Connection:
         """A new connection's protocol."""

@@ -49,7 +49,9 @@ REQUESTS = {
     "of HTTP/1.0": request().replace(b"HTTP/1.1", b"HTTP/1.0"),
     "of HTTP/1.0, that keeps": request(Connection="keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"),
     "no POST": b"GET /webhooks/hints HTTP/1.1\r\nHost: x\r\n\r\n",
+    "a length beyond counting": request(Content_Length=str(2**64 - 1)),
     "a host that is none": request(path="http://xn--a/webhooks/hints"),
+    "chunks, and more headers": CHUNKED + b"%x\r\n%b\r\n0\r\nContent-Encoding: gzip\r\n\r\n" % (len(BODY), BODY),
     "no HTTP": b"\x16\x03\x01\r\n\r\n",
 }
 
@@ -156,7 +158,7 @@ MANY = 16_385
     ("answers", "last", "pieces"),
     [
         (41, b"200", [request()[:50], request()[50:], request() * 40]),
-        (2, b"200", [CHUNKED + b"1\r\n \r\n" * MANY + b"0\r\n\r\n", request()]),
+        (1, b"413", [CHUNKED + b"1\r\n \r\n" * MANY + b"0\r\n\r\n"]),
     ],
     ids=["forty behind one in pieces", "chunks without end"],
 )
@@ -169,6 +171,18 @@ async def test_what_makes_the_parser_stop_is_gone_on_with(
     written, *_ = told[0]
     assert len(written) == answers
     assert written[-1].startswith(b"HTTP/1.1 " + last)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one piece", "one after another"])
+async def test_what_stands_behind_chunks_is_no_header_of_the_next_request(at_once: bool, logs: io.StringIO) -> None:
+    """Where a proxy shares its connections, the next request is somebody else's."""
+    # case: I10
+    first = REQUESTS["chunks, and more headers"]
+    pieces = [first + request()] if at_once else [first, request()]
+    written, published, closed, _ = await answered(pieces, [TURNS] * len(pieces), 0, plainly=False)
+    assert [part[:15] for part in written] == [b"HTTP/1.1 200 OK"]
+    assert b"\r\nConnection: close\r\n" in written[0]
+    assert (closed, len(published)) == (True, 1)
 
 
 async def test_what_comes_behind_no_request_is_not_answered_in_its_place(logs: io.StringIO) -> None:

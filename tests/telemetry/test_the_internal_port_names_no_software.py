@@ -76,6 +76,15 @@ async def test_malformed_requests_get_one_fixed_answer(port: int, data: bytes) -
     assert orjson.loads(body) == {"error": {"code": "malformed", "message": message}}
 
 
+async def test_what_stands_behind_chunks_is_no_header_of_the_next_request(port: int) -> None:
+    """Where a proxy shares its connections, the next request is somebody else's."""
+    chunks = b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nAuthorization: x\r\n\r\n"
+    head, body = await sent(port, chunks + b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"connection: close" in head.lower()
+    assert set(orjson.loads(body)) == {"status", "loop_lag_s"}
+
+
 async def test_a_failing_page_says_nothing_of_itself(port: int) -> None:
     head, body = await sent(port, b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
