@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 LOOK_AGAIN_S = 2.0
 AGREE_WITHIN_S = 2.0
 STOP_SLACK_S = 10.0
+HANG_UP_S = 1.0
+"""How long a public connection may take to end, after its request was waited for."""
 
 Stoppable = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
 
@@ -357,9 +359,13 @@ class App:
         self._heartbeat.looks.append(receiver.look)
         self._readiness.add("receive", receiver.has_room)
         await self._agree_soon()
-        runner = receive_runner(receiver, shutdown_timeout_s=self.settings.drain_s)
-        self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
+        runner = receive_runner(receiver, shutdown_timeout_s=HANG_UP_S)
         self.public_url = await self._listen(runner, self.settings.host, self.settings.port, shares_port=shares_port)
+        # Ended from the last to the first. While requests are waited for, their connections are still read from: the
+        # runner's end drops what comes then, and a webhook that was half in would be refused for its missing half.
+        self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
+        for site in runner.sites:
+            self._stack.push_async_callback(site.stop)
         self._stack.push_async_callback(self._linger, receiver)
 
     def _plays(self, role: Role) -> None:
