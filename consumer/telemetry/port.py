@@ -26,6 +26,9 @@ HEAD_WITHIN_S = 10.0
 """How long a connection to the internal port may take for its first request."""
 KEPT_OPEN_S = 75.0
 """How long one that says nothing more stays open there; aiohttp's own is an hour."""
+QUEUED_MAX = 2
+"""So many requests of a connection may wait behind the one that is answered until no more is read of it: nobody counts
+what their bodies hold. aiohttp's own limit is 32, of half a megabyte each."""
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Refusal = Callable[[web.BaseRequest, int, BaseException | None], web.StreamResponse]
 
@@ -88,6 +91,7 @@ class Connection(web.RequestHandler):
         self._refusal = refusal
         self._head_timeout_s = head_timeout_s
         self._head_limit: asyncio.TimerHandle | None = None
+        self._max_msg_queue_size, self._msg_queue_resume_size = QUEUED_MAX, QUEUED_MAX - 1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It begins."""

@@ -7,6 +7,7 @@ import io
 
 from consumer.receive.web import Limits
 from tests.receive.rig import BODY, RecordingBroker, Rig, running
+from tests.support.ports import eventually
 
 
 async def burst(rig: Rig, number: int, release: asyncio.Event) -> list[int]:
@@ -71,3 +72,33 @@ async def test_a_sender_that_does_not_read_is_cut_off(recording: RecordingBroker
             pass
         writer.close()
         assert (await rig.send(path="/webhooks/hints")).status == 200
+
+
+async def test_what_is_sent_behind_a_request_is_not_read_before_its_turn(
+    recording: RecordingBroker, logs: io.StringIO
+) -> None:
+    # case: I22
+    asked, release = recording.hold()
+    async with running(recording, logs) as rig:
+        reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+        post = b"POST /webhooks/hints HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+        writer.write(post)
+        await asyncio.wait_for(asked.wait(), 5)
+        assert rig.runner.server is not None
+        [served] = rig.runner.server.connections
+        transport = served.transport
+        assert transport is not None
+        writer.write(post)
+        await eventually(lambda: len(served._messages) == 1)
+        assert transport.is_reading()
+        writer.write(post)
+        await eventually(lambda: not transport.is_reading())
+        assert len(served._messages) == 2
+        for _ in range(50):
+            writer.write(post)
+        release.set()
+        async with asyncio.timeout(20):
+            for _ in range(53):
+                assert (await reader.readuntil(b'"accepted"}')).startswith(b"HTTP/1.1 200 ")
+        assert transport.is_reading()
+        writer.close()
