@@ -4,7 +4,9 @@ request that is no HTTP gets one fixed answer: aiohttp's own page would give the
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -22,6 +24,9 @@ from aiohttp.web_protocol import _ErrInfo
 log = structlog.get_logger(__name__)
 
 UNREAD_MAX_BYTES = 64 * 1024
+UNREAD_WITHIN_S = 30.0
+"""How long the other end may read nothing while there is something for it. Linux counts that, and ends the connection:
+closed, it would stay for ever, with megabytes of answers."""
 HEAD_WITHIN_S = 10.0
 """How long a connection to the internal port may take for its first request."""
 KEPT_OPEN_S = 75.0
@@ -72,6 +77,13 @@ class PreparedResponse(web.StreamResponse):
         """Nothing is left to send."""
 
 
+def _bound_unread(transport: asyncio.BaseTransport) -> None:
+    end = transport.get_extra_info("socket")
+    if end is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        with suppress(OSError):  # it may be gone again
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNREAD_WITHIN_S * 1000))
+
+
 @lru_cache(maxsize=1)
 def _date(second: int) -> bytes:
     """The time of day as HTTP writes it, made once a second."""
@@ -96,6 +108,7 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """It begins."""
         super().connection_made(transport)
+        _bound_unread(transport)
         if self._head_timeout_s is not None:
             self._head_limit = self._loop.call_later(self._head_timeout_s, self._end_without_a_head)
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
+
+import pytest
 
 from consumer.receive.web import Limits
+from consumer.telemetry import port
 from tests.receive.rig import BODY, RecordingBroker, Rig, running
 from tests.support.ports import eventually
 
@@ -102,3 +106,22 @@ async def test_what_is_sent_behind_a_request_is_not_read_before_its_turn(
                 assert (await reader.readuntil(b'"accepted"}')).startswith(b"HTTP/1.1 200 ")
         assert transport.is_reading()
         writer.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux counts how long nothing is read")
+async def test_who_reads_no_answer_is_let_go(
+    recording: RecordingBroker, logs: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed at our end, the connection stayed for as long as the other end did."""
+    # case: I22
+    monkeypatch.setattr(port, "UNREAD_WITHIN_S", 0.2)
+    async with running(recording, logs) as rig:
+        server = rig.runner.server
+        assert server is not None
+        with socket.create_connection(("127.0.0.1", rig.port)):
+            await eventually(lambda: server.connections)
+            [served] = server.connections
+            assert isinstance(served.transport, asyncio.Transport)
+            served.transport.write(bytes(32 * 1024 * 1024))
+            served.force_close()
+            await eventually(lambda: not server.connections, what="it is let go")
