@@ -331,7 +331,7 @@ class App:
             accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
             self._heartbeat.said["console", UNACCOUNTED] = lambda: accounting.unaccounted
             async with asyncio.TaskGroup() as group:
-                group.create_task(watch_ledger_figures(self.database, self.metrics, self.clock, stop, room))
+                group.create_task(watch_ledger_figures(self.database, self.metrics, self.clock, stop, room, names))
                 group.create_task(accounting.run(stop))
 
     async def receive(self, *, shares_port: bool = False) -> None:

@@ -7,7 +7,7 @@ to serve one kind of request, and this process does nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -92,13 +92,14 @@ class Receiver:
         self._tracing = tracing or Tracing()
         self.limits = limits or Limits()
         self._topics = {name: f"{topic_prefix}.{name}" for name in ("events", "deliveries")}
-        self._figures = _Figures(metrics, clock.monotonic)
         metrics.receive_in_flight.set_function(lambda: self._in_flight)
         self._paths: dict[str, Endpoint] = {}
         for endpoint in endpoints:
             self._paths[f"/webhooks/{endpoint.application}"] = endpoint
             if endpoint.application == DEFAULT:
                 self._paths["/webhooks"] = endpoint
+        applications = {endpoint.application for endpoint in self._paths.values()}
+        self._figures = _Figures(metrics, applications, clock.monotonic)
         self._in_flight = 0
         self._admission = Admission(max_requests=self.limits.max_in_flight, max_bytes=self.limits.max_in_flight_bytes)
         self._unproved = Unproved(self.limits.unproved_bytes_per_minute, clock.monotonic)
@@ -106,7 +107,7 @@ class Receiver:
         metrics.receive_arriving.set_function(lambda: self._admission.arriving)
         metrics.receive_held_bytes.set_function(lambda: self._admission.held_bytes)
         metrics.receive_displaced.set_function(lambda: self._admission.displaced)
-        for application in {endpoint.application for endpoint in self._paths.values()}:
+        for application in applications:
             share = metrics.receive_unproved_share.labels(application)
             share.set_function(partial(self._unproved.share, application))
         self._idle = asyncio.Event()
@@ -301,8 +302,11 @@ class _Figures:
     while there are more at growing intervals, with the trace of the one at hand and how many there were (`times`). One
     refusal is an event; anybody can make a million of them, so that they are told as what lasts."""
 
-    def __init__(self, metrics: Metrics, monotonic: Callable[[], float]) -> None:
+    def __init__(self, metrics: Metrics, applications: Collection[str], monotonic: Callable[[], float]) -> None:
         self._requests = metrics.receive_requests
+        for application in applications:
+            for answer in answers.ALL:  # a counter that begins with its first count shows no increase
+                self._requests.inc((application, answer.outcome), 0)
         self._seconds = metrics.receive_seconds
         self._body_bytes = metrics.receive_body_bytes
         self._unproved_bytes = metrics.receive_unproved_bytes

@@ -82,6 +82,7 @@ class Observer:
         """Which handlers are paused now."""
         for name in known:
             self._metrics.paused.labels(name).set(1 if name in names else 0)
+            self._begin(name)
 
     def breaker(self, name: str, is_open: bool) -> None:
         """A handler's breaker opened or closed."""
@@ -105,6 +106,13 @@ class Observer:
         for partition, lag in lags.items():
             self._metrics.lag_records.labels(partition.topic, str(partition.number)).set(lag.records)
             self._metrics.lag_seconds.labels(partition.topic, str(partition.number)).set(lag.oldest_s or 0.0)
+
+    def _begin(self, handler: str) -> None:
+        """What has not happened is 0 and not unknown; a counter that begins with its first count shows no increase."""
+        self._metrics.dead.labels(handler)
+        self._metrics.breaker_open.labels(handler)
+        for status in WAITING:
+            self._metrics.waiting.labels(handler, status.value)
 
     def _say_failure(self, handler: str, event_id: str, **told: str | None) -> None:
         """One line per handler now and then: a burst of failures must be seen, and must not bury the rest."""

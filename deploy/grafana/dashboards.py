@@ -104,7 +104,15 @@ MONEY = Dashboard(
         Panel("Oldest of them", [("consumer:paid_unfulfilled_oldest_seconds:max", "{{application}}")], "s", 300),
         Panel(
             "Findings that want a decision",
-            [("max by (application, kind) (consumer_findings_open)", "{{application}} {{kind}}")],
+            [
+                (
+                    (
+                        "max by (application, kind) (consumer_findings_open)"
+                        " or 0 * max by (application) (consumer_paid_unfulfilled)"  # who tells of both lives
+                    ),
+                    "{{application}} {{kind}}",
+                )
+            ],
         ),
         Panel(
             "Events by type",
@@ -191,7 +199,8 @@ def as_json(dashboard: Dashboard) -> str:
     source = {"name": "source", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
     document = {
         "uid": dashboard.uid, "title": dashboard.title, "tags": ["consumer"], "schemaVersion": 39, "refresh": "30s",
-        "time": {"from": "now-3h", "to": "now"}, "templating": {"list": [source]}, "panels": panels,
+        "time": {"from": "now-3h", "to": "now"}, "templating": {"list": [source]}, "annotations": {"list": []},
+        "panels": panels,
     }  # fmt: skip
     return json.dumps(document, indent=1) + "\n"
 

@@ -60,8 +60,11 @@ class Watcher:
 
     async def sees(self, internal_url: str) -> bool:
         """Whether it has looked at this process; AssertionError while it does not answer."""
-        found = await self._ask("query", query=f'up{{instance="{_instance(internal_url)}"}} == 1')
-        return bool(found["result"])
+        return await self.shows(f'up{{instance="{_instance(internal_url)}"}} == 1')
+
+    async def shows(self, query: str) -> bool:
+        """Whether this PromQL has any row now; AssertionError while it does not answer."""
+        return bool((await self._ask("query", query=query))["result"])
 
     async def _ask(self, what: str, **words: str) -> Any:
         try:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Collection
 
 from consumer.clock import Clock
 from consumer.console.alarms import standing
@@ -24,14 +25,17 @@ LOOK_EVERY_S = 15.0
 
 
 async def watch_ledger_figures(
-    database: Database, metrics: Metrics, clock: Clock, stop: asyncio.Event, unproved_max_bytes: int = 0
+    database: Database,
+    metrics: Metrics,
+    clock: Clock,
+    stop: asyncio.Event,
+    unproved_max_bytes: int = 0,
+    applications: Collection[str] = (),
 ) -> None:
-    """Look now and then, until `stop`. `unproved_max_bytes`: see `standing`."""
-    shown: set[str] = set()
+    """Look now and then, until `stop`. `unproved_max_bytes`: see `standing`. `applications`: those of the settings, of
+    which nothing that waits is 0, and not unknown."""
+    shown, kept, hinted, asked = (set(applications) for _ in range(4))
     queued: set[tuple[str, str, str]] = set()
-    kept: set[str] = set()
-    hinted: set[str] = set()
-    asked: set[str] = set()
     unknown = Condition("unfulfilled_unknown")
     while not stop.is_set():
         try:

@@ -51,6 +51,8 @@ class Answers:
         self._retry = retry
         for kind in STATUSES:
             app.metrics.unknown_enums.labels(app.name, f"{kind}.status").inc(0)
+        for counter in (app.metrics.reads_answered, app.metrics.reads_failed):
+            counter.labels(app.name)
 
     async def version(self, rows: Sequence[ReadRow] = ()) -> int:
         """The version of a read, taken and committed before the request leaves (case A40). `rows`: what it answers;
