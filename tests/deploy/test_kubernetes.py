@@ -19,6 +19,7 @@ from consumer.broker.kafka.topics import settings_for
 from consumer.plugin import Handler
 from consumer.settings import Role, load_settings
 from consumer.settings.table import settings_table
+from consumer.telemetry.metrics import Metrics
 from consumer.work.registry import load_registry
 from tests.deploy.manifests import KUBERNETES, MINORS, Manifest, render, wrong_in
 from tests.deploy.policies import ROLES, WORKLOADS, containers, pod, role_container, setting, violations
@@ -31,6 +32,8 @@ HELD = {
     "CONSUMER_DATABASE_URL_FILE": "postgresql+asyncpg://u:p@db/consumer",
     "CONSUMER_WEBHOOK_SECRETS_FILE": "whsec_" + base64.b64encode(b"k" * 32).decode(),
 }
+OF_A_TARGET = {"instance", "job", "namespace", "pod", "container"}
+"""What Prometheus Operator says of a pod, and rules and panels ask for."""
 DEFAULT_HANDLER_S = float(str(Handler.__dataclass_fields__["timeout_s"].default))
 
 
@@ -193,6 +196,15 @@ def test_the_migration_in_dev_waits_for_a_database_that_comes_late() -> None:
                 waiting.wait(0.5)
             listener.listen()
             assert waiting.wait(10) == 0
+
+
+def test_a_label_of_ours_is_not_overwritten_by_the_operators() -> None:
+    """It calls the port that it asks `endpoint`: without `honorLabels` every call of the service is `internal`."""
+    monitor = yaml.safe_load((KUBERNETES / "components" / "monitoring" / "monitor.yaml").read_text())
+    assert [one["honorLabels"] for one in monitor["spec"]["podMetricsEndpoints"]] == [True]
+    ours = {label for _, _, labels, _ in Metrics().listed() for label in labels}
+    assert "endpoint" in ours
+    assert ours & OF_A_TARGET == set()
 
 
 def test_topics_as_code_are_what_the_roles_would_make() -> None:
