@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
+import threading
+import time
 from contextlib import suppress
 from typing import TextIO, get_args
 
@@ -21,15 +24,36 @@ from consumer.telemetry.logs import configure_logging
 
 BAD_SETTINGS = 2
 TERMINATED = 143
+LEAVE_S = 5.0
 
 
 def main() -> None:
     """Run the command that was called, and exit with its code (contract, Commands)."""
     _open_streams()
+    _heed_sigterm()
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         _emptied(stream)
+    _leave_soon(code)
     sys.exit(code)
+
+
+def _leave_soon(code: int) -> None:
+    """Everything is done and closed. Python waits for every thread before it ends: for one that a handler left hanging
+    for ever, and nobody would start the role anew."""
+
+    def leave() -> None:
+        time.sleep(LEAVE_S)
+        os._exit(code)
+
+    threading.Thread(target=leave, daemon=True, name="leave").start()
+
+
+def _heed_sigterm() -> None:
+    """For process 1, as which a container starts a role, the kernel throws a signal away that it has no handler for:
+    who stopped a role before its event loop listened waited in vain, for the whole grace. Nothing is begun yet."""
+    if os.getpid() == 1:
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
 
 
 def _open_streams() -> None:

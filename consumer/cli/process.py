@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -72,7 +73,16 @@ def settings_looking() -> Settings:
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to its end on uvloop. SIGTERM cancels it as SIGINT does, so that it tidies up: a lease is given back at once
     (case B26). Raises Terminated then. A role asks for `stop_on_signals` instead."""
-    return uvloop.run(_cancelled_by_sigterm(coroutine))
+    return uvloop.run(_leaving_threads(_cancelled_by_sigterm(coroutine)))
+
+
+async def _leaving_threads(coroutine: Coroutine[Any, Any, T]) -> T:
+    """A loop waits at its end for the threads it was given, for a handler's that hangs for ever: it gets none to wait
+    for. What they do is nobody's any more."""
+    try:
+        return await coroutine
+    finally:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
 
 async def _cancelled_by_sigterm(coroutine: Coroutine[Any, Any, T]) -> T:

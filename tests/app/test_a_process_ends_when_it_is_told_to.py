@@ -1,0 +1,68 @@
+"""A process ends when it is told to: before its event loop listens, too, and whatever thread a handler left hanging."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from consumer.cli.process import run
+from tests.support.merchant.plugin import install_plugin
+from tests.support.process import command
+from tests.support.tools import missing, need_program
+
+ALONE = ["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+HANGS = """
+import threading
+
+threading.Thread(target=threading.Event().wait).start()
+"""
+
+
+# case: O8
+def test_process_1_that_is_stopped_while_it_starts_ends(tmp_path: Path) -> None:
+    """As a container starts a role. It starts for as long as nobody writes into its file of settings."""
+    unshare = need_program("unshare", "Debian's package util-linux")
+    if subprocess.run([unshare, *ALONE, "true"], capture_output=True, check=False).returncode != 0:
+        missing("no process may be the first of a namespace here")
+    file = tmp_path / "settings.toml"
+    os.mkfifo(file)
+    environ = {**os.environ, "CONSUMER_CONFIG": str(file)}
+    words = [unshare, *ALONE, sys.executable, "-m", "consumer", "serve"]
+    with subprocess.Popen(words, env=environ) as started, file.open("wb"):  # opened when the role reads
+        [role] = Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()
+        os.kill(int(role), signal.SIGTERM)
+        assert started.wait(20) == 143
+
+
+# case: H4
+def test_a_thread_that_hangs_keeps_no_process_from_its_end(tmp_path: Path) -> None:
+    environ = install_plugin(tmp_path, "hanging", HANGS)
+    done = command("handlers", "list", environ=environ, within_s=60)
+    assert done.returncode == 0, done.stderr
+
+
+# case: H4
+def test_a_call_that_hangs_in_a_thread_keeps_no_loop_from_its_end() -> None:
+    goes_on, over = threading.Event(), threading.Event()
+
+    async def role() -> None:
+        came, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def hang() -> None:
+            loop.call_soon_threadsafe(came.set)
+            goes_on.wait(30)
+            over.set()
+
+        task = asyncio.create_task(asyncio.to_thread(hang))
+        await came.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(role())
+    assert not over.is_set()
+    goes_on.set()
