@@ -6,11 +6,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from consumer.app.root import STOP_SLACK_S
+from consumer.cli.entry import LEAVE_S
+from consumer.cli.processes import SLACK_S
+
 Manifest = dict[str, Any]
 WORKLOADS = ("Deployment", "Job", "CronJob")
 ROLES = ("serve", "work", "sync", "console")
 NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
-DRAIN_SLACK_S = 10.0
 
 
 def violations(manifests: Sequence[Manifest], longest_handler_s: float = 30.0) -> list[str]:
@@ -42,6 +45,11 @@ def role_container(workload: Manifest) -> dict[str, Any]:
     """The one that runs the role."""
     found: dict[str, Any] = next(one for one in pod(workload)["spec"]["containers"] if one["name"] == "consumer")
     return found
+
+
+def stop_takes_s(linger_s: float, drain_s: float) -> float:
+    """The most that a role takes from SIGTERM to its end, where a handler blocks its thread."""
+    return linger_s + drain_s + max(STOP_SLACK_S, SLACK_S) + LEAVE_S
 
 
 def setting(manifests: Sequence[Manifest], name: str) -> str | None:
@@ -174,8 +182,8 @@ def _grace(one: Manifest, manifests: Sequence[Manifest], longest_handler_s: floa
     drain_s = float(setting(manifests, "CONSUMER_DRAIN_S") or 20)
     if hook < 3:
         yield f"{name}: no preStop, so requests still come when it stops"
-    if spec.get("terminationGracePeriodSeconds", 30) < hook + linger_s + drain_s + DRAIN_SLACK_S:
-        yield f"{name}: is killed before it has drained"
+    if spec.get("terminationGracePeriodSeconds", 30) < hook + stop_takes_s(linger_s, drain_s):
+        yield f"{name}: is killed before it has ended"
     if drain_s < longest_handler_s:
         yield f"{name}: CONSUMER_DRAIN_S is shorter than the longest handler's timeout"
 

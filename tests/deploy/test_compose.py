@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from consumer.settings import Role, load_settings
+from tests.deploy.policies import stop_takes_s
 from tests.support.checkout.commands import is_command
 from tests.support.tools import need_program
 
@@ -47,6 +49,14 @@ def test_every_setting_is_valid(name: str) -> None:
         f"/run/secrets/{secret}" for secret in one["secrets"]
     }
     load_settings(given | {"CONSUMER_HOST": "0.0.0.0", "CONSUMER_INTERNAL_HOST": "0.0.0.0"}, role)
+
+
+def test_nothing_is_killed_before_it_has_ended() -> None:
+    for name, one in OURS.items():
+        given = {key: value for key, value in one.get("environment", {}).items() if re.search("LINGER|DRAIN", key)}
+        settings = load_settings(given, Role.OPERATE)
+        grace_s = float(one["stop_grace_period"].removesuffix("s"))
+        assert grace_s >= stop_takes_s(settings.linger_s, settings.drain_s), name
 
 
 def test_everything_is_pinned_bounded_to_the_loopback_and_waits_for_what_it_needs() -> None:
