@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
+from consumer.plugin import Handler
 from consumer.settings import Role, load_settings
+from tests.deploy.policies import stop_takes_s
 from tests.support.checkout.commands import is_command
 from tests.support.tools import need_program
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
-PROGRAM = "/opt/consumer/bin/consumer"
+PAGE = UNITS.with_suffix(".md").read_text()
+PROGRAM = "/opt/consumer/current/bin/consumer"
+DEFAULT_HANDLER_S = float(str(Handler.__dataclass_fields__["timeout_s"].default))
 INSTANCES = sorted(path.stem for path in (UNITS / "env").glob("*.env") if path.stem != "consumer")
 
 
@@ -37,7 +42,9 @@ def test_systemd_takes_them(tmp_path: Path) -> None:
 def test_each_process_has_a_role_a_port_of_its_own_and_valid_settings(name: str, tmp_path: Path) -> None:
     own = settings_of(name)
     role = own.pop("ROLE")
-    assert is_command(given("consumer@.service", "ExecStart").replace("${ROLE}", role).split()[1:])
+    words = given("consumer@.service", "ExecStart")
+    assert words.split()[-1] == "$ROLE"  # as words: it may be `serve --processes 4`, which ${ROLE} would make one of
+    assert is_command(words.replace("$ROLE", role).split()[1:])
     ports = [settings_of(other)["CONSUMER_INTERNAL_PORT"] for other in INSTANCES]
     assert ports.count(own["CONSUMER_INTERNAL_PORT"]) == 1
     for secret, value in {"app-secret": "svc_sk_live_x", "database-url": "postgresql+asyncpg://u:p@db/c"}.items():
@@ -47,8 +54,8 @@ def test_each_process_has_a_role_a_port_of_its_own_and_valid_settings(name: str,
         key: value.replace("/etc/consumer/secrets", str(tmp_path)) for key, value in settings_of("consumer").items()
     }
     settings = load_settings(shared | own, Role(role))
-    drain_s = settings.drain_s
-    assert float(given("consumer@.service", "TimeoutStopSec")) >= drain_s + 10
+    assert float(given("consumer@.service", "TimeoutStopSec")) >= stop_takes_s(settings.linger_s, settings.drain_s)
+    assert settings.drain_s >= DEFAULT_HANDLER_S, "a stop would cut off what a handler does within its time"
 
 
 def test_the_target_starts_what_has_settings() -> None:
@@ -79,6 +86,49 @@ def test_a_failed_migration_is_tried_again_and_keeps_no_webhook_out() -> None:
 @pytest.mark.parametrize("unit", ["consumer-migrate.service", "consumer-reconcile.service"])
 def test_the_other_commands_parse(unit: str) -> None:
     assert is_command(given(unit, "ExecStart").split()[1:])
+
+
+def test_a_release_migrates_first_and_then_replaces_every_process() -> None:
+    [line] = re.findall(r"(?m)^    (systemctl restart .+)$", PAGE)
+    names = re.findall(r"for name in ([^;]+);", line)[0].split()
+    assert sorted(names) == INSTANCES
+    assert line.startswith("systemctl restart consumer-migrate && for name in serve ")
+
+
+# case: O8
+@pytest.mark.slow
+def test_what_runs_goes_on_with_the_files_it_was_started_from(tmp_path: Path) -> None:
+    """The lines of the page, with a program that imports a part of itself late."""
+    _release("1", tmp_path)
+    program = tmp_path / "consumer" / "current" / "bin" / "consumer"
+    with subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runs:
+        assert runs.stdout is not None
+        assert runs.stdout.readline() == "1\n"
+        _release("2", tmp_path)
+        assert runs.communicate("go on", timeout=60)[0] == "1\n"
+    assert subprocess.run([program], input="go on", capture_output=True, text=True, timeout=60).stdout == "2\n2\n"
+
+
+def _release(version: str, folder: Path) -> None:
+    """Install the program as the page says."""
+    wheel = folder / f"program-{version}-py3-none-any.whl"
+    about = f"program-{version}.dist-info"
+    files = {
+        "early.py": f"def main():\n print({version}, flush=True)\n input()\n import late\n print(late.VERSION)\n",
+        "late.py": f"VERSION = {version}\n",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: program\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/entry_points.txt": "[console_scripts]\nconsumer = early:main\n",
+        f"{about}/RECORD": "",
+    }
+    with ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    lines = re.findall(r"(?m)^    (release=.+(?:\n    .+)*)$", PAGE)[0].replace("\n    ", "\n")
+    lines = lines.replace("/opt/consumer/0.1.0", f"/opt/consumer/{version}").replace("/opt/", f"{folder}/")
+    lines = re.sub(r"(?m)^(\$release/bin/pip install) .*$", rf"\1 -q --no-index --no-deps {wheel}", lines)
+    assert lines.count(str(wheel)) == 2
+    subprocess.run(["bash", "-euc", lines], check=True, timeout=300)
 
 
 def given(unit: str, name: str) -> str:
