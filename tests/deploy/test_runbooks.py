@@ -105,6 +105,14 @@ def test_a_second_command_gets_a_pod_of_its_own_too() -> None:
     assert 0 < PAGE.find("delete job desk --ignore-not-found") < PAGE.find("create job desk")
 
 
+def test_a_command_in_a_pod_of_its_own_is_called_once() -> None:
+    """The job it is made from is tried again, and was so with what had been refused, or was half done."""
+    [made] = [line for line in PAGE.splitlines() if "create job desk" in line]
+    assert ".spec.backoffLimit = 0 " in made
+    job = _named(render(KUBERNETES / "base"), "CronJob", "consumer-reconcile")["spec"]["jobTemplate"]["spec"]
+    assert (pod({"kind": "Job", "spec": job})["spec"]["restartPolicy"], "podFailurePolicy" in job) == ("Never", False)
+
+
 def test_every_runbook_and_every_way_names_the_page() -> None:
     assert [path.name for path in RUNBOOKS if "(../commands.md)" not in path.read_text()] == []
     for name in ("README.md", "kubernetes.md", "systemd.md"):
