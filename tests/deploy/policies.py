@@ -12,6 +12,10 @@ from consumer.cli.processes import SLACK_S
 
 Manifest = dict[str, Any]
 WORKLOADS = ("Deployment", "Job", "CronJob")
+RESTARTED_WITHIN_S = 300
+"""How long the kubelet waits at most before it starts a container again."""
+INSIDE = {"10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"}
+"""Where pods, nodes, services and the cloud's own data are."""
 ROLES = ("serve", "work", "sync", "console")
 NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 
@@ -249,12 +253,13 @@ def _disruption(manifests: Sequence[Manifest]) -> Iterator[str]:
     }
     for one in _roles(manifests):
         role, count = pod(one)["metadata"]["labels"][COMPONENT], _least(one, manifests)
-        if count == 1:
-            continue
         if role not in budgets:
-            yield f"{_called(one)}: no PodDisruptionBudget"
-        elif budgets[role].get("minAvailable", 0) >= count or budgets[role].get("maxUnavailable", 1) == 0:
-            yield f"{_called(one)}: its PodDisruptionBudget lets no node be emptied"
+            if count > 1:
+                yield f"{_called(one)}: no PodDisruptionBudget"
+        elif "minAvailable" in budgets[role] or budgets[role].get("maxUnavailable", 1) == 0:
+            yield f"{_called(one)}: its PodDisruptionBudget lets no node be emptied, where there is one pod of it"
+        elif budgets[role].get("unhealthyPodEvictionPolicy") != "AlwaysAllow":
+            yield f"{_called(one)}: no node is emptied while the pods are not ready, as in an outage of the database"
 
 
 def _least(one: Manifest, manifests: Sequence[Manifest]) -> int:
@@ -264,6 +269,14 @@ def _least(one: Manifest, manifests: Sequence[Manifest]) -> int:
         if target == one["metadata"]["name"]:
             return int(other["spec"].get("minReplicas") or other["spec"].get("minReplicaCount") or 1)
     return int(one["spec"].get("replicas", 1))
+
+
+def _rollouts(manifests: Sequence[Manifest]) -> Iterator[str]:
+    """New pods wait for the migration, and are started again within five minutes: no roll-out has failed then."""
+    longest_s = max([one["spec"]["activeDeadlineSeconds"] for one in manifests if one["kind"] == "Job"], default=0)
+    for one in _roles(manifests):
+        if one["spec"].get("progressDeadlineSeconds", 600) < longest_s + RESTARTED_WITHIN_S:
+            yield f"{_called(one)}: its roll-out counts as failed while the database is migrated"
 
 
 def _scaling(manifests: Sequence[Manifest]) -> Iterator[str]:
@@ -356,6 +369,9 @@ def _network(manifests: Sequence[Manifest]) -> Iterator[str]:
             for rule in one["spec"].get(way, []):
                 if not rule.get(peers) or not rule.get("ports") or {} in rule[peers]:
                     yield f"{_called(one)}: open to everyone"
+                for block in [peer["ipBlock"] for peer in rule.get(peers, []) if "ipBlock" in peer]:
+                    if block["cidr"] == "0.0.0.0/0" and not set(block.get("except", [])) >= INSIDE:
+                        yield f"{_called(one)}: leads into the cluster"
 
 
 def _references(manifests: Sequence[Manifest]) -> Iterator[str]:
@@ -398,6 +414,6 @@ def _namespaces(manifests: Sequence[Manifest]) -> Iterator[str]:
 
 PER_POD: Sequence[Callable[[Manifest], Iterator[str]]] = (_restricted, _no_token, _bounded, _pinned, _secrets_are_files)
 OVERALL: Sequence[Callable[[Sequence[Manifest]], Iterator[str]]] = (
-    _selectors, _disruption, _scaling, _topics, _nightly, _network, _references, _namespaces, _database,
+    _selectors, _disruption, _rollouts, _scaling, _topics, _nightly, _network, _references, _namespaces, _database,
     _loopback,
 )  # fmt: skip

@@ -95,6 +95,12 @@ POLICY: dict[str, Mistake] = {
     ),
     "no budget": lambda m: _budget(m)["selector"]["matchLabels"].update({"app.kubernetes.io/component": "others"}),
     "a budget nobody can keep": lambda m: _budget(m).update(minAvailable=2),
+    "a budget that keeps the last one": lambda m: (_budget(m).pop("maxUnavailable"), _budget(m).update(minAvailable=1)),
+    "a budget that keeps what is not ready": lambda m: _budget(m).pop("unhealthyPodEvictionPolicy"),
+    "a hasty roll-out": lambda m: _one(m, "Deployment", "consumer-work")["spec"].pop("progressDeadlineSeconds"),
+    "out, and into the cluster": lambda m: _policy(m, "consumer-service")["egress"][0]["to"][0]["ipBlock"].pop(
+        "except"
+    ),
     "a Service that selects nobody": lambda m: _one(m, "Service", "consumer-serve")["spec"]["selector"].update(
         {"app.kubernetes.io/component": "web"}
     ),
