@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from consumer.settings import Role, load_settings
-from tests.deploy.policies import stop_takes_s
+from tests.deploy.policies import ROLES, stop_takes_s
 from tests.support.checkout.commands import is_command
 from tests.support.tools import need_program
 
@@ -49,6 +50,13 @@ def test_every_setting_is_valid(name: str) -> None:
         f"/run/secrets/{secret}" for secret in one["secrets"]
     }
     load_settings(given | {"CONSUMER_HOST": "0.0.0.0", "CONSUMER_INTERNAL_HOST": "0.0.0.0"}, role)
+
+
+def test_each_role_says_whether_it_lives_where_the_image_has_no_health_check() -> None:
+    """An OCI image has none."""
+    [written] = re.findall(r"(?s)HEALTHCHECK [^\[]*CMD (\[.*?\])\n", (DEPLOY / "Dockerfile").read_text())
+    asked = [one["healthcheck"]["test"] for one in OURS.values() if one["command"][0] in ROLES]
+    assert asked == [["CMD", *json.loads(written)]] * 6
 
 
 def test_nothing_is_killed_before_it_has_ended() -> None:
