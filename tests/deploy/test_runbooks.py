@@ -113,6 +113,13 @@ def test_a_command_in_a_pod_of_its_own_is_called_once() -> None:
     assert (pod({"kind": "Job", "spec": job})["spec"]["restartPolicy"], "podFailurePolicy" in job) == ("Never", False)
 
 
+def test_what_a_command_may_write_there_is_said() -> None:
+    """A pod that writes more is evicted, with the role in it."""
+    sync = _named(render(KUBERNETES / "base"), "Deployment", "consumer-sync")
+    [room] = [one["emptyDir"]["sizeLimit"] for one in pod(sync)["spec"]["volumes"] if one["name"] == "tmp"]
+    assert f"`/tmp` holds {room.removesuffix('Mi')} MiB;" in PAGE
+
+
 def test_every_runbook_and_every_way_names_the_page() -> None:
     assert [path.name for path in RUNBOOKS if "(../commands.md)" not in path.read_text()] == []
     for name in ("README.md", "kubernetes.md", "systemd.md"):
