@@ -86,7 +86,7 @@ class Database:
         durable: bool = True,
         lock_s: float = LOCK_S,
     ) -> None:
-        self._url = url
+        self._url, self._lock_s = url, lock_s
         self._engine, self.dialect = _engine(url, pool_size, create=create, durable=durable, lock_s=lock_s)
         _keep_whole(self._engine)
         self.path = make_url(url).database if self.dialect == "sqlite" else None
@@ -109,7 +109,7 @@ class Database:
         if self.dialect != "postgresql":
             yield self._engine
             return
-        patient = _postgresql(self._url, 1, command_timeout_s=None)
+        patient = _postgresql(self._url, 1, command_timeout_s=None, lock_s=self._lock_s)
         try:
             yield patient
         finally:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import structlog
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
@@ -41,6 +42,17 @@ from consumer.ledger.engine.shape import missing_of
 _LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for each other
 TRIES: Final = 10
 DEADLOCK: Final = "40P01"
+WAIT_S: Final = 1800
+"""So long an upgrade waits for another: an index of a hundred million rows is made in minutes."""
+GONE_WITHIN_MS: Final = 5000
+"""So soon the server ends the statement of an upgrade that was killed; else an index is made to its end first, with the
+tables held. Asked of those that know how (14 and newer, on Linux)."""
+_NOTICE_A_DEATH = text(
+    "SELECT set_config(name, :ms, true) FROM pg_settings WHERE name = 'client_connection_check_interval'"
+)
+_TELL = text("SELECT set_config('lock_timeout', :limit, true)")
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -129,7 +141,9 @@ async def upgrade(database: Database) -> SchemaState:
 
     def run(connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            with suppress(DBAPIError), connection.begin_nested():
+                connection.execute(_NOTICE_A_DEATH, {"ms": str(GONE_WITHIN_MS)})
+            _wait_for_others(connection)
         _require_our_own(connection)
         config.attributes["connection"] = connection
         begin_at = revisions.starts(revisions.applied_to(connection, script), script)
@@ -152,6 +166,18 @@ async def upgrade(database: Database) -> SchemaState:
             if not (tries_left and _is_deadlock(error)):
                 raise
     return await state(database)
+
+
+def _wait_for_others(connection: Connection) -> None:
+    """Until no other upgrade is at work: many replicas that each begin with one wait, and find it done. Its limit is
+    not that of a lock on a table, for which all roles wait, too."""
+    if connection.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": _LOCK}):
+        return
+    _log.warning("another_upgrade_is_at_work", waits_at_most_s=WAIT_S)
+    usual = connection.scalar(text("SHOW lock_timeout"))
+    connection.execute(_TELL, {"limit": f"{WAIT_S}s"})
+    connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    connection.execute(_TELL, {"limit": usual})
 
 
 def _is_deadlock(error: LedgerUnavailable) -> bool:

@@ -4,6 +4,8 @@ same order, and what waited is worked on in its turn."""
 from __future__ import annotations
 
 import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from alembic import command
 from sqlalchemy import RowMapping, inspect, text
 from sqlalchemy.engine import Connection
+from structlog.testing import capture_logs
 
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
@@ -134,3 +137,33 @@ async def test_an_upgrade_that_a_live_role_gets_in_the_way_of_is_done_all_the_sa
     _, is_current = await asyncio.gather(work(), upgraded())
     await role.stop()
     assert is_current
+
+
+# case: O8
+@pytest.mark.parametrize("empty_url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+async def test_an_upgrade_waits_for_another_for_longer_than_for_a_table(
+    empty: Database, empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of many replicas begins with one, and the first works for minutes: the others ended after 30 s with
+    `ledger_locked`, which blamed a backup or a shell, and were started again and again."""
+    monkeypatch.setattr(schema, "_LOCK", uuid.uuid4().int >> 66)  # other tests upgrade at the same server
+    second = Database(empty_url, lock_s=0.1)
+    held = {"lock": schema._LOCK}
+
+    async def has_waited() -> bool:
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND waitstart < clock_timestamp() - interval '0.5 s'"
+        async with empty.reading() as session:
+            return bool(await session.scalar(text(f"{waits} AND locktype = 'advisory'")))
+
+    with capture_logs() as said:
+        async with empty.transaction() as session:
+            await session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), held)
+            upgrade = asyncio.create_task(schema.upgrade(second))
+            await eventually(lambda: _ended_or(upgrade, has_waited), within_s=20, what="it waits")
+        assert (await upgrade).is_current
+    await second.stop()
+    assert [line["event"] for line in said] == ["another_upgrade_is_at_work"]
+
+
+async def _ended_or(task: asyncio.Task[Any], condition: Callable[[], Awaitable[bool]]) -> bool:
+    return task.done() or await condition()
