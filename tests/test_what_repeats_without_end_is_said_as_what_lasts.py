@@ -31,7 +31,8 @@ LAST = {
 }  # fmt: skip
 EVENTS = {
     "once for a process, at its start or its end": {
-        "addresses_not_told", "another_upgrade_is_at_work", "application_without_credentials", "built_in_left_out", "claims_not_given_back",
+        "addresses_not_told", "another_upgrade_is_at_work", "application_without_credentials",
+        "built_in_left_out", "claims_not_given_back",
         "handler_not_paused", "lease_not_released", "part_stopped_hard", "plugin_broken", "process_stopped_hard",
         "receive_stop_timeout", "role_died", "worker_gave_up", "worker_stopped_hard",
     },
@@ -39,7 +40,8 @@ EVENTS = {
         "plugin_problem", "plugin_warning", "plugins_not_reloaded", "worker_ended", "worker_failed",
     },
     "once for what is replaced, lost or found again, by then it is another": {
-        "clock_differs", "kafka_client_abandoned", "kafka_client_stopped_badly", "ledger_restored", "log_read_again",
+        "clock_differs", "kafka_client_abandoned", "kafka_client_stopped_badly",
+        "ledger_files_moved", "ledger_restored", "log_read_again",
         "listener_cancelled", "listener_failed", "log_replaced", "member_declared_dead",
         "no_longer_leads", "published_again", "topic_has_fewer_partitions",
     },

@@ -4,25 +4,37 @@ together, and BEGIN with the first of them. A trip costs more than most statemen
 A result longer than `AT_ONCE` rows is fetched as it is asked for, so that a stream of a large table stays one.
 
 SQLite goes on with a file that was moved, removed or replaced, while whoever connects then gets what lies at the path.
-So a transaction begins only in the file that lies there: a role never writes into two ledgers.
+So a transaction begins only in the file that lies there: a role never writes into two ledgers. The same goes for the
+two that lie beside it: whoever connects after one of them was removed knows nothing of what is in the old one, or of
+who writes. So what is there goes into the file itself, and all connections are made anew.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import aiosqlite
+import structlog
 from aiosqlite.core import _connection_worker_thread
 
 from consumer import sqlite_file
 
 AT_ONCE = 500
+WAL, SHM = "-wal", "-shm"
+NOWHERE = ":memory:"
+LEFT_WITHIN_S = 1.0
+"""Who reads in files that are gone may himself wait for a new connection: then both are refused, and try again."""
+
+_log = structlog.get_logger(__name__)
 
 
 class Cursor:
@@ -117,6 +129,7 @@ class Connection(aiosqlite.Connection):
     _begin = ""
     _sent = False
     _file: _File | None = None
+    _is_left = False
 
     def begin_with_next(self, begin: str) -> None:
         """The next statement begins a transaction, so; without one there is none."""
@@ -132,7 +145,8 @@ class Connection(aiosqlite.Connection):
         """As the driver's; where nothing was sent there is nothing to undo, and no trip."""
         self._begin = ""
         if self._sent:
-            await super().rollback()
+            if not self._is_left:
+                await super().rollback()
             self._sent = False
 
     async def commit(self) -> None:
@@ -152,43 +166,135 @@ class Connection(aiosqlite.Connection):
 
     def cursor_in_thread(self, begin: str) -> sqlite3.Cursor:
         """A cursor of SQLite's own, in a transaction that begins so, where it is to begin one. Raises FileMoved."""
+        if self._is_left:
+            raise FileMoved
         cursor = self._conn.cursor()
         if begin:
-            if self._file is not None:
-                self._file.require_there()
+            if self._file is not None and not self._file.is_there():
+                raise FileMoved
             cursor.execute(begin)
+            # Who writes has the lock from here on: nobody else finds that a file is gone, and puts away what is in it.
+            if self._file is not None and not self._file.is_whole():
+                cursor.execute("ROLLBACK")
+                if self._file.is_there():
+                    self._file.fold(cursor)  # until then all is refused, and tried again
+                _log.error("ledger_files_moved", path=self._file.path)
+                raise FileMoved
         return cursor
 
     def opened(self, database: str, **given: Any) -> sqlite3.Connection:
         """Open the file; it is the one that this connection is of. Raises sqlite3.Error."""
+        if database != NOWHERE:
+            _await_those_before(database)
         opened = _opened(database, **given)
-        self._file = _File(database)
+        if database != NOWHERE:
+            self._file = _File(database)
+            with _OPEN_LOCK:
+                _OPEN.add(self)
         return opened
+
+    def is_of_before(self, path: str) -> bool:
+        """Whether it is open, and of files that lay at the path and are not there any more."""
+        of = self._file
+        is_open = self._connection is not None and not self._is_left
+        return is_open and of is not None and of.path == path and not of.is_whole()
+
+    def leave_soon(self) -> None:
+        """Close it in its own thread, unless it is in a transaction, which may read to its end. What is in its
+        write-ahead file is put away before."""
+        self._tx.put_nowait((None, self._leave))
+
+    def _leave(self) -> None:
+        if self._connection is None or self._file is None or self._connection.in_transaction:
+            return
+        if self._file.is_there():
+            self._file.fold(self._connection.cursor())
+        self._connection.close()
+        self._is_left = True
+
+
+_OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
+_OPEN_LOCK = Lock()
+
+
+def _those_before(path: str) -> list[Connection]:
+    with _OPEN_LOCK:
+        return [one for one in _OPEN if one.is_of_before(path)]
+
+
+def _await_those_before(path: str) -> None:
+    """In a process all connections share one index, and each has its own write-ahead file: none is opened beside those
+    of files that are gone. Raises FileMoved."""
+    until, told = time.monotonic() + LEFT_WITHIN_S, set[Connection]()
+    while before := _those_before(path):
+        if time.monotonic() >= until:
+            raise FileMoved
+        for one in before:
+            if one not in told:
+                told.add(one)
+                one.leave_soon()
+        time.sleep(sqlite_file.TRY_AGAIN_S)
 
 
 class FileMoved(sqlite3.OperationalError):
     """The file was moved, removed or replaced since it was opened."""
 
+    def __init__(self) -> None:
+        # In words by which SQLAlchemy knows that none of its connections is any good.
+        super().__init__("no active connection: the file was moved, removed or replaced")
+
 
 class _File:
-    """Which file lay at the path when it was opened."""
+    """Which file lay at the path when it was opened, and which two beside it: the write-ahead file and its index."""
 
     def __init__(self, path: str) -> None:
-        self._path = Path(path)
-        self._identity = self._there()
+        self.path = path
+        self._identities = self._there()
+        self._log: int | None = None
+        self._hold_log()
 
-    def _there(self) -> tuple[int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+    def _there(self) -> list[tuple[int, int] | None]:
+        return [_identity(self.path + end) for end in ("", WAL, SHM)]
 
-    def require_there(self) -> None:
-        """Raises FileMoved."""
-        if self._there() != self._identity:
-            # In words by which SQLAlchemy knows that none of its connections is any good.
-            raise FileMoved("no active connection: the file was moved, removed or replaced")
+    def _hold_log(self) -> None:
+        """To know later how much is in it."""
+        with suppress(OSError):
+            self._log = os.open(self.path + WAL, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._log)
+
+    def is_there(self) -> bool:
+        """Whether the ledger itself lies there."""
+        return _identity(self.path) == self._identities[0]
+
+    def is_whole(self) -> bool:
+        """Whether all three lie there. Beside a new file are none before the first transaction."""
+        found = self._there()
+        if None in self._identities[1:] and found[0] == self._identities[0]:
+            self._identities = found
+            self._hold_log()
+        return found == self._identities
+
+    def fold(self, cursor: sqlite3.Cursor) -> None:
+        """What is in the old write-ahead file goes into the ledger, which is there. Raises sqlite3.Error.
+
+        One that is gone is emptied, too: then who comes after, or leaves as the last, takes nothing out of it by the
+        index of another. One that is there is left as it is: others may write to it by now.
+        """
+        is_gone = _identity(self.path + WAL) != self._identities[1]
+        if is_gone and self._log is not None and os.fstat(self._log).st_size == 0:
+            return  # another one was here before
+        how = "TRUNCATE" if is_gone else "FULL"
+        (is_busy, _, _) = cursor.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
+        if is_busy:
+            raise sqlite3.OperationalError("database is locked: its files are moved, and somebody still reads")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - three of them a transaction
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def connection(database: str, **given: Any) -> Connection:
@@ -208,7 +314,7 @@ def _served(statements: Any) -> None:
 
 def _opened(database: str, *, timeout: float, **given: Any) -> sqlite3.Connection:
     # The file was made before, or has to be there: SQLite would make an empty one, which everybody may read.
-    address = database if database == ":memory:" else f"{Path(database).absolute().as_uri()}?mode=rw"
+    address = database if database == NOWHERE else f"{Path(database).absolute().as_uri()}?mode=rw"
     opened: sqlite3.Connection = sqlite3.connect(address, timeout=timeout, **{**given, "uri": True})
     try:
         sqlite_file.use_wal(opened, timeout)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 import traceback
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from consumer.ledger.engine import schema
 from consumer.ledger.handling import events
 from consumer.ledger.tables import AuditRow
 from tests.contract.ledger.facts import NOW, Undone, event
+from tests.support.ports import eventually
 
 SECRET = "jane.doe@example.com"
 ON_POSTGRESQL = pytest.mark.parametrize(
@@ -239,6 +243,47 @@ async def test_a_file_that_was_replaced_is_used_by_nobody_any_more(database: Dat
         assert not await events.known(session, [("default", "evt_1")]), "the one that lies there now"
         assert not await events.known(looking, [("default", "evt_1")])
     assert await database.ready()
+
+
+# case: O7
+@ON_SQLITE
+@pytest.mark.parametrize("gone", [["-wal"], ["-shm"], ["-wal", "-shm"]], ids=" ".join)
+async def test_what_lies_beside_a_file_may_be_removed_and_nothing_is_lost(
+    database: Database, other: Database, tmp_path: Path, gone: list[str]
+) -> None:
+    """Roles went on in what was removed, beside whoever connected after them: it was lost, or the file broken."""
+    for number, one in enumerate((database, other), 1):  # two processes, each with two connections
+        async with one.transaction() as session, one.reading() as looking:
+            await events.record(session, [event(number)], NOW)
+            await events.known(looking, [("default", "evt_1")])
+    for name in gone:
+        (tmp_path / f"ledger.db{name}").unlink()
+
+    async def is_written(one: Database, number: int) -> bool:
+        try:
+            async with one.transaction() as session:
+                await events.record(session, [event(number)], NOW)
+        except LedgerUnavailable:
+            return False
+        return True
+
+    for number, one in ((3, database), (4, other), (5, database)):
+        await eventually(partial(is_written, one, number), within_s=20, what="the ledger takes writes again")
+    assert _kept(tmp_path / "ledger.db") == 5, "a stranger sees all of it, beside them"
+    await database.stop()
+    await other.stop()
+    assert _kept(tmp_path / "ledger.db") == 5, "and afterwards"
+
+
+def _kept(path: Path) -> int:
+    """How many events another process finds in the file, which is whole."""
+    look = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); print(c.execute(sys.argv[2]).fetchone()[0])"
+    said = [
+        subprocess.run([sys.executable, "-c", look, path, asked], check=True, capture_output=True, text=True).stdout
+        for asked in ("PRAGMA integrity_check", "SELECT count(*) FROM events")
+    ]
+    assert said[0].strip() == "ok"
+    return int(said[1])
 
 
 async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
