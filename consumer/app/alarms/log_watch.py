@@ -154,7 +154,9 @@ class LogWatch:
             _log.warning("published_again", events=again)
 
     async def _publish_lost(self) -> None:
-        """Nothing is unread: what was published long ago and has not come does not come."""
+        """Nothing is unread: what was published long ago and has not come does not come. What has come to a worker of a
+        version that knows no marks (before `ledger_0020`) loses its mark here: else it would be looked at for ever,
+        before what is lost."""
         async with self._database.reading() as session:
             found = await outbox.astray(session, self._clock.now() - LOST_AFTER, PAGE)
             known = await events.known(session, [key for _, key in found])
@@ -163,6 +165,9 @@ class LogWatch:
             async with self._database.transaction() as session:
                 await outbox.publish_again(session, lost)
             _log.warning("published_again", events=len(lost))
+        if known:
+            async with self._database.transaction() as session:
+                await outbox.arrived(session, sorted(known))
 
     async def _remember(self, reports: Sequence[GroupReport]) -> datetime | None:
         """When a topic was last found to be another than it was, as far as the ledger remembers."""
