@@ -107,4 +107,4 @@ async def _require_finished(ledger: Database, rows: dict[str, list[dict[str, obj
 async def _revision(ledger: Database) -> str:
     async with ledger.reading() as session:
         versions = await session.scalars(text("SELECT version_num FROM alembic_version"))
-        return max(one for one in versions if one.startswith("ledger_"))
+        return str(max(one for one in versions if one.startswith("ledger_")))
