@@ -7,6 +7,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 from consumer.ledger import sqlite_driver
@@ -79,12 +80,20 @@ class Turns:
             await asyncio.sleep(AGAIN_S)
 
 
-def connecting(pause: Pause, trouble: Trouble) -> Callable[..., sqlite_driver.Connection]:
-    """In the place of `sqlite_driver.connection`, which this calls."""
+def connecting(pause: Pause, trouble: Trouble, now: Callable[[], datetime]) -> Callable[..., sqlite_driver.Connection]:
+    """In the place of `sqlite_driver.connection`, which this calls. `now`: SQLite's own time, which leases go by."""
     original = sqlite_driver.connection
 
     def connection(database: str, **given: Any) -> sqlite_driver.Connection:
         made: Any = original(database, **given | {"timeout": 0.0})
+        opened = made._connector
+
+        def opened_now() -> sqlite3.Connection:
+            found: sqlite3.Connection = opened()
+            found.create_function("strftime", 2, lambda *_: now().isoformat(timespec="milliseconds"))
+            return found
+
+        made._connector = opened_now
         made._tx = made._thread = Turns(pause, trouble)
         if (process := here()) is not None:
             process.on_death.append(lambda: _closed(made))

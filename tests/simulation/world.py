@@ -212,7 +212,8 @@ def played(seed: int, life: Life, events: Sequence[Event], database_url: str) ->
 
     gc.collect()
     gc.disable()  # what it ends, it would end at some other time in the next play
-    with _simulated(ledger.connecting(pause, lambda share: worlds[0].fails(share))) as loop:
+    made = ledger.connecting(pause, lambda share: worlds[0].fails(share), lambda: worlds[0].clock.now())
+    with _simulated(made) as loop:
         try:
             loop.run_until_complete(go())
         except BaseException as error:
