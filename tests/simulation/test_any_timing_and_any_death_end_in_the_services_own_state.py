@@ -22,6 +22,8 @@ from tests.promises.lives import Life, lives
 from tests.simulation.own_state import arriving
 from tests.simulation.world import APPLICATION, played
 
+pytestmark = pytest.mark.filterwarnings("ignore:The garbage collector is trying")  # who was killed gave nothing back
+
 HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "30"))  # `make simulate` asks for more
 PHASES = (Phase.generate,) if "CONSUMER_TEST_PLANTED" in os.environ else tuple(Phase)
 SEEDS = st.integers(0, 2**32 - 1)
