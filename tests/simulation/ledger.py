@@ -75,7 +75,8 @@ class Turns:
             try:
                 return function()
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or loop.time() >= until_s:
+                is_busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+                if not is_busy or loop.time() >= until_s:
                     raise
             await asyncio.sleep(AGAIN_S)
 
@@ -103,5 +104,6 @@ def connecting(pause: Pause, trouble: Trouble, now: Callable[[], datetime]) -> C
 
 
 def _closed(connection: Any) -> None:
-    if connection._connection is not None:
-        connection._connection.close()
+    opened, connection._connection = connection._connection, None
+    if opened is not None:
+        opened.close()
