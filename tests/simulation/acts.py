@@ -11,20 +11,19 @@ from random import Random
 from consumer.plugin import Context, Event
 from tests.simulation.loop import Process, here
 
-LONG_S = 25.0
+LONG_S, LONG_SHARE = 25.0, 0.1
 """Longer than a claim lasts, shorter than a handler may take."""
 
 
 @dataclass
 class Act:
-    """One call of a handler that reached the world. `is_over`: the handler has returned."""
+    """One call of a handler that reached the world."""
 
     handler: str
     event_id: str
     key: str
     idempotency_key: str
     process: Process
-    is_over: bool = False
 
 
 class Acts:
@@ -38,24 +37,19 @@ class Acts:
 
     async def act(self, handler: str, event: Event, ctx: Context) -> None:
         """Do it; it takes a while, seldom a long one, and may fail before anything was done."""
-        await self._while()
+        await asyncio.sleep(self._random.uniform(0, 0.1))
         self.stumble()
         process = here()
         assert process is not None
-        done = Act(handler, event.id, event.key, ctx.idempotency_key, process)
-        self._all.append(done)
+        self._all.append(Act(handler, event.id, event.key, ctx.idempotency_key, process))
         self._tell(f"{process.name} {handler} {event.type} {event.key} {event.id}")
-        await self._while()
-        done.is_over = True
+        is_long = self.trouble > 0 and self._random.random() < LONG_SHARE
+        await asyncio.sleep(LONG_S if is_long else self._random.uniform(0, 0.1))
 
     def stumble(self) -> None:
         """Raises RuntimeError, now and then."""
         if self._random.random() < self.trouble:
             raise RuntimeError("not now")
-
-    async def _while(self) -> None:
-        is_long = self.trouble > 0 and self._random.random() < 0.02
-        await asyncio.sleep(LONG_S if is_long else self._random.uniform(0, 0.1))
 
     def of(self, handler: str) -> list[Act]:
         """Those of one handler."""
