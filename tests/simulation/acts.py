@@ -11,7 +11,7 @@ from random import Random
 from consumer.plugin import Context, Event
 from tests.simulation.loop import Process, here
 
-LONG_S, LONG_SHARE = 25.0, 0.1
+LONG_S, LONG_SHARE = 25.0, 0.05
 """Longer than a claim lasts, shorter than a handler may take."""
 
 
@@ -43,7 +43,7 @@ class Acts:
         assert process is not None
         self._all.append(Act(handler, event.id, event.key, ctx.idempotency_key, process))
         self._tell(f"{process.name} {handler} {event.type} {event.key} {event.id}")
-        is_long = self.trouble > 0 and self._random.random() < LONG_SHARE
+        is_long = self._random.random() < LONG_SHARE
         await asyncio.sleep(LONG_S if is_long else self._random.uniform(0, 0.1))
 
     def stumble(self) -> None:
