@@ -193,6 +193,18 @@ class Connection(aiosqlite.Connection):
                 _OPEN.add(self)
         return opened
 
+    async def close(self) -> None:
+        """As the driver's. What was held to know the files by is let go: a disk with a removed file that somebody holds
+        is not unmounted."""
+        try:
+            await super().close()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._file is not None and self._connection is None:
+            self._file.let_go()
+
     def is_of_before(self, path: str) -> bool:
         """Whether it is open, and of files that lay at the path and are not there any more."""
         of = self._file
@@ -210,6 +222,7 @@ class Connection(aiosqlite.Connection):
         if self._file.is_there():
             self._file.fold(self._connection.cursor())
         self._connection.close()
+        self._file.let_go()
         self._is_left = True
 
 
@@ -251,6 +264,7 @@ class _File:
         self.path = path
         self._identities = self._there()
         self._log: int | None = None
+        self._letting_go: Callable[[], object] | None = None
         self._hold_log()
 
     def _there(self) -> list[tuple[int, int] | None]:
@@ -258,9 +272,16 @@ class _File:
 
     def _hold_log(self) -> None:
         """To know later how much is in it."""
+        self.let_go()
         with suppress(OSError):
             self._log = os.open(self.path + WAL, os.O_RDONLY | os.O_CLOEXEC)
-            weakref.finalize(self, os.close, self._log)
+            self._letting_go = weakref.finalize(self, os.close, self._log)
+
+    def let_go(self) -> None:
+        """Its connection is closed."""
+        self._log = None
+        if self._letting_go is not None:
+            self._letting_go()
 
     def is_there(self) -> bool:
         """Whether the ledger itself lies there."""

@@ -218,12 +218,14 @@ class Apply:
             told(ReplayProgress(look.total - left, look.total, left_s))
             if (left, look.due + look.at_work) != last:
                 last, news_at = (left, look.due + look.at_work), self._clock.monotonic()
-            if look.is_quiet and not portion:
+            is_sent = look.is_quiet and not portion
+            if is_sent:
                 settled = look.settled
-                if not look.is_any_left:
+                if not look.is_any_left and not await self._is_any_stranded(plan_id):
                     return look.status
                 portion = await self._portion(plan_id)
-            idle_s = 0.0 if look.is_quiet else self._clock.monotonic() - news_at
+            waits = not look.is_quiet or (is_sent and not portion)
+            idle_s = self._clock.monotonic() - news_at if waits else 0.0
             if portion and look.has_room and (room := self._pace.room(look.at_work)):
                 sent, portion = portion[:room], portion[room:]
                 await self._send(plan_id, sent)
@@ -267,6 +269,11 @@ class Apply:
             is_underway=is_underway,
             settled=newest,
         )
+
+    async def _is_any_stranded(self, plan_id: str) -> bool:
+        """Asked at the end only: it looks at all that the plan left parked."""
+        async with self._database.reading() as session:
+            return await items.is_any_stranded(session, plan_id)
 
     async def _portion(self, plan_id: str) -> Sequence[EventRow]:
         async with self._database.reading() as session:

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 COPIED = ("consumer", "handlers", "tests", "deploy")
-HISTORIES = 60
+HISTORIES = 100
 WITHIN_S = 1200
 
 

@@ -46,9 +46,9 @@ class Acts:
         is_long = self._random.random() < LONG_SHARE
         await asyncio.sleep(LONG_S if is_long else self._random.uniform(0, 0.1))
 
-    def stumble(self) -> None:
-        """Raises RuntimeError, now and then."""
-        if self._random.random() < self.trouble:
+    def stumble(self, share: float | None = None) -> None:
+        """Raises RuntimeError, so often; as often as there is trouble, where that is not said."""
+        if self._random.random() < (self.trouble if share is None else share):
             raise RuntimeError("not now")
 
     def of(self, handler: str) -> list[Act]:

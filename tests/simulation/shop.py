@@ -26,8 +26,8 @@ async def note(event: Event, ctx: Context) -> None:
 
 @handles("order.paid", transactional=True, name="shop:count", first_wait_s=0.2)
 async def count(event: Event, ctx: Context) -> None:
-    """A projection that emits; now and then it fails at first, and is for the dispatcher to do."""
-    current().stumble()
+    """A projection that emits; every second fails at first, and is for the dispatcher to do."""
+    current().stumble(0.5 if ctx.attempt == 1 else 0.0)
     ctx.emit("parcel.counted", event.key, {"order": event.order_id}, once="order")
 
 

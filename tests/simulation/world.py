@@ -44,7 +44,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 WORKERS = 2
 BEFALLS_AT_MOST = 6
-TROUBLES = (0.0, 0.02, 0.1)
+TROUBLES = (0.0, 0.05, 0.2)
 """Of calls over a network, and of a handler's attempts; a statement fails a tenth as often."""
 PEACE_S, SETTLED_S = 300.0, 20.0
 

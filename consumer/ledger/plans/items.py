@@ -186,6 +186,15 @@ def _is_open(plan: str) -> ColumnElement[bool]:
     return and_(_RUNS.c.plan == plan, _RUNS.c.status.between(word, word))
 
 
+async def is_any_stranded(session: AsyncSession, plan: str) -> bool:
+    """Whether a run of the plan is parked behind nothing: what it waited for is done, and a worker lets it go within a
+    second or so."""
+    word = RunStatus.PARKED.value
+    leads = _RUNS.c.event_id == lanes.head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key)
+    parked = select(_RUNS.c.seq).where(_RUNS.c.plan == plan, _RUNS.c.status.between(word, word), leads)
+    return (await session.scalar(parked.limit(1))) is not None
+
+
 async def left(session: AsyncSession, plan: str) -> int:
     """How many items no worker has taken yet."""
     return int(await session.scalar(select(func.count()).where(_ITEMS.c.plan == plan, _IS_PENDING)) or 0)
