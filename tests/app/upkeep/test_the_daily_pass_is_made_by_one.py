@@ -90,6 +90,7 @@ async def test_that_no_pass_comes_to_its_end_is_told(
         await asyncio.Event().wait()
         return Pruned()
 
+    as_it_is = Prune.run
     monkeypatch.setattr(Prune, "run", never)
     monkeypatch.setattr(retention, "LOOK_EVERY_S", 0.05)
     ago = datetime.now(UTC) - retention.LATE
@@ -102,7 +103,7 @@ async def test_that_no_pass_comes_to_its_end_is_told(
     async with running(sqlite_ledger, tmp_path / "kept", "one") as metrics:
         await eventually(told, within_s=30)
         await eventually(lambda: metrics.registry.get_sample_value("consumer_archive_failing") == 1)
-        monkeypatch.undo()
+        monkeypatch.setattr(Prune, "run", as_it_is)
 
     async def over() -> bool:
         return (await last(sqlite_ledger)).code is None
