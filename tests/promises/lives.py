@@ -245,14 +245,16 @@ class Life:
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> Life:
-    """A life of up to fourteen moves, under any of the assumptions the document leaves open."""
+def lives(draw: st.DrawFn, least: int = 1) -> Life:
+    """A life of up to fourteen moves, under any of the assumptions the document leaves open; of `least` at least."""
     chosen = {name: draw(st.sampled_from(values), label=name) for name, values in SHAPES.items()}
     config = SandboxConfig(driven=True, seed=7, limits=False)
     engine = Engine(config, SandboxClock(driven=True), Assumptions(chosen))
     engine.seed()
     life = Life(engine)
-    moves = draw(st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 3)), min_size=1, max_size=14), label="moves")
+    moves = draw(
+        st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 3)), min_size=least, max_size=14), label="moves"
+    )
     for what, which in moves:
         life.live(what, which)
     engine.advance(timedelta(minutes=1).total_seconds())

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import count
@@ -72,12 +72,13 @@ class World:
         self._workers: list[_Role] = []
         play(self._acts)
 
-    async def live(self, events: Sequence[Event]) -> None:
-        """All of it arrives while things befall the processes; then one reconcile, in peace. They end by themselves."""
+    async def live(self) -> None:
+        """What reaches us arrives while things befall the processes; then one reconcile, in peace. They end by
+        themselves."""
         self._workers = [self._boot() for _ in range(WORKERS)]
         self._log.trouble = self._acts.trouble = self.random.choice(TROUBLES)
         befalling = asyncio.create_task(self._befall())
-        for event in events:
+        for event in self._arriving():
             await asyncio.sleep(self.random.expovariate(4.0))
             self._say(event)
         await befalling
@@ -116,6 +117,18 @@ class World:
         counted = {event.key for event in events if event.type == "order.paid"}
         assert {event.key for event in events if event.type == "parcel.counted"} == counted, "what was emitted"
         await self._database.stop()
+
+    def _arriving(self) -> list[Event]:
+        """Most of the webhooks, some of them twice, some reads of the way, some answers that there is no such thing, in
+        any order."""
+        kept = [one for one in self._life.webhooks(APPLICATION) if self.random.random() < 0.8]
+        doubled = [one for one in kept if self.random.random() < 0.3]
+        reads, denials = self._life.readings(APPLICATION), self._life.denials(APPLICATION)
+        read = self.random.sample(reads, self.random.randint(0, min(6, len(reads))))
+        denied = self.random.sample(denials, self.random.randint(0, min(2, len(denials))))
+        arriving = [*kept, *doubled, *read, *denied]
+        self.random.shuffle(arriving)
+        return arriving
 
     # --- what happens ------------------------------------------------------------------------------------------
 
@@ -196,7 +209,7 @@ def _worker(name: str, database: Database, broker: Client, clock: SimulatedClock
         )
 
 
-def played(seed: int, life: Life, events: Sequence[Event], database_url: str) -> list[str]:
+def played(seed: int, life: Life, database_url: str) -> list[str]:
     """What happened, line by line, each with its second. Raises AssertionError when it did not end as it must; the
     story so far is its note."""
     random = Random(seed)
@@ -207,7 +220,7 @@ def played(seed: int, life: Life, events: Sequence[Event], database_url: str) ->
 
     async def go() -> None:
         worlds.append(world := World(seed, life, database_url))
-        await world.live(events)
+        await world.live()
         await world.prove()
 
     gc.collect()
