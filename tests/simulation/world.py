@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -20,7 +20,7 @@ from consumer.ledger import Database, sqlite_driver
 from consumer.plugin import declared
 from consumer.telemetry.metrics import Metrics
 from consumer.work import build
-from consumer.work.execution import loop_pool
+from consumer.work.execution import loop_pool, network_in_transaction
 from consumer.work.execution.contexts import Contexts
 from consumer.work.observer import Observer
 from consumer.work.registry import Registry
@@ -242,6 +242,7 @@ def _simulated(connection: object) -> Iterator[SimulatedLoop]:
     with (
         mock.patch.object(sqlite_driver, "connection", connection),
         mock.patch.object(loop_pool, "LoopThread", SameLoop),
+        mock.patch.object(network_in_transaction, "told", nullcontext),  # the dead would listen for ever
         closing(SimulatedLoop()) as loop,
     ):
         yield loop
