@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The image without an engine: buildah (chroot isolation, vfs storage) on a base made by mmdebstrap. Needs root.
 #   deploy/image/build.sh [TAG]      builds it, prints its digest
-#   BASE=python:3.11-slim-bookworm   takes another base, from a registry of images
+#   BASE=python:3.13-slim-trixie   takes another base, from a registry of images
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tag=${1:-payments-consumer:$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)}
@@ -17,34 +17,35 @@ done
 
 engine() { buildah --root "$PWD/$cache/storage" --runroot "$PWD/$cache/run" --storage-driver vfs "$@"; }
 
-mirror() { # the machine's own mirror of Debian 12, or DEBIAN_MIRROR
-  echo "${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | sed -n 1p)}"
+mirror() { # the machine's own mirror of Debian, or DEBIAN_MIRROR
+  echo "${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $(. /etc/os-release && echo "$VERSION_CODENAME")" | sed -n 1p)}"
 }
 
-debian_base() { # Debian 12 with Python 3.11 and nothing to read by people; kept until .cache is deleted
-  engine inspect --type image localhost/debian-python:bookworm >/dev/null 2>&1 && return
+debian_base() { # Debian 13 with its Python 3.13 and nothing to read by people; kept until .cache is deleted
+  engine inspect --type image localhost/debian-python:trixie >/dev/null 2>&1 && return
   SOURCE_DATE_EPOCH=$epoch mmdebstrap --quiet --skip=output/dev --variant=essential --include=python3-venv,ca-certificates,libstdc++6 \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --customize-hook='rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/etc/machine-id' \
-    bookworm "$cache/base.tar" "$(mirror)"
+    trixie "$cache/base.tar" "$(mirror)"
   local container
   container=$(engine from scratch)
   engine add -q "$container" "$cache/base.tar" / >/dev/null
   engine config --cmd /bin/sh --env PATH=/usr/local/bin:/usr/bin:/bin "$container"
-  engine commit -q --rm --timestamp "$epoch" "$container" localhost/debian-python:bookworm >/dev/null
+  engine commit -q --rm --timestamp "$epoch" "$container" localhost/debian-python:trixie >/dev/null
   rm "$cache/base.tar"
 }
 
 wheels() { # fetched once for these locks, by this machine's own pip: the build itself needs no network
-  [ "$cache/wheels.stamp" -nt requirements.lock ] && [ "$cache/wheels.stamp" -nt requirements-build.lock ] && return
-  "${PYTHON:-python3}" -m pip download -q --disable-pip-version-check --require-hashes --only-binary :all: --python-version 3.11 \
+  local stamp=$cache/wheels-3.13.stamp
+  [ "$stamp" -nt requirements.lock ] && [ "$stamp" -nt requirements-build.lock ] && return
+  "${PYTHON:-python3}" -m pip download -q --disable-pip-version-check --require-hashes --only-binary :all: --python-version 3.13 \
     --no-deps -d "$cache/wheels" -r requirements.lock -r requirements-build.lock
-  touch "$cache/wheels.stamp"
+  touch "$stamp"
 }
 
 base=${BASE:-}
-[ -n "$base" ] || { debian_base; base=localhost/debian-python:bookworm; }
+[ -n "$base" ] || { debian_base; base=localhost/debian-python:trixie; }
 wheels
 # Format oci: docker's names the container it was built in, and is another one each time. (It has no health check:
 # compose.yaml and Kubernetes have theirs; an engine that builds from the Dockerfile keeps the one there.)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import uuid
 from collections.abc import Iterator
@@ -40,11 +41,13 @@ def _python(root: Path) -> Iterator[Component]:
 
 
 def _debian(root: Path) -> Iterator[Component]:
+    release = dict(word.split("=", 1) for word in shlex.split((root / "etc/os-release").read_text()))
+    distro = f"debian-{release['VERSION_ID']}"
     for paragraph in (root / "var/lib/dpkg/status").read_text().strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
         if not fields["Status"].endswith(" installed"):
             continue
-        where = {"arch": fields["Architecture"], "distro": "debian-12"}
+        where = {"arch": fields["Architecture"], "distro": distro}
         purl = PackageURL("deb", "debian", fields["Package"], fields["Version"], where)
         yield Component(
             name=fields["Package"],

@@ -89,6 +89,12 @@ async def test_every_role_starts_as_its_user_on_a_read_only_root(image: Unpacked
     assert ended == dict.fromkeys(roles, 0), {role: (data / f"{role}.err").read_text() for role in roles}
 
 
+def test_every_story_of_the_demo_ends_as_expected_on_the_images_own_python(image: UnpackedImage, data: Path) -> None:
+    played = Container(image, data, {}).run("demo")
+    assert played.returncode == 0, played.stdout + played.stderr
+    assert played.stdout.endswith(" outcomes as expected\n")
+
+
 def test_nothing_but_the_volume_and_tmp_can_be_written(image: UnpackedImage, data: Path) -> None:
     places = ("/", "/opt/consumer", "/tmp", ".")
     looks = f"import os; print(*[bool(os.statvfs(place).f_flag & os.ST_RDONLY) for place in {places}])"
