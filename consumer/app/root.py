@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
-from datetime import datetime
-from functools import cached_property
+from datetime import datetime, timedelta
+from functools import cached_property, partial
+from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -52,9 +53,12 @@ from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
 
 if TYPE_CHECKING:
+    from consumer.app.alarms.log_watch import LogWatch
+    from consumer.app.upkeep.retention import Retention
     from consumer.console.pages.desk import Status
     from consumer.payments import PaymentsClient
     from consumer.receive.web import Receiver
+    from consumer.sync.role import Sync
     from consumer.work.registry import Registry
     from consumer.work.worker import Worker
 
@@ -65,6 +69,7 @@ HANG_UP_S = 1.0
 """How long a public connection may take to end, after its request was waited for."""
 
 Stoppable = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
+Awaited = Callable[[asyncio.Event], Coroutine[Any, Any, bool]]
 
 _log = structlog.get_logger(__name__)
 
@@ -263,11 +268,15 @@ class App:
 
     async def _ready_to_work(self, stop: asyncio.Event) -> bool:
         """Wait for the ledger's schema and the log; False when told to stop first. Raises SchemaOutdated."""
-        if not await self._persist(self._require_schema, self._ledger_away, stop):
+        if not await self._has_schema(stop):
             return False
         if not await self._persist(self._heartbeat.agree_on_time, self._ledger_away, stop):
             return False
         return await _first_of(self.connected, stop)
+
+    async def _has_schema(self, stop: asyncio.Event) -> bool:
+        """Wait for the ledger's schema; False when told to stop first. Raises SchemaOutdated."""
+        return await self._persist(self._require_schema, self._ledger_away, stop)
 
     async def _require_schema(self) -> None:
         """The schema is as this version needs it; looked at once, for all parts. Raises LedgerError."""
@@ -306,7 +315,7 @@ class App:
 
             self._heartbeat.roles.add(Role.CONSOLE.value)
             token = self.settings.api_token
-            self._stoppable(self._watch_business, "unfulfilled", STOP_SLACK_S)
+            self._stoppable(self._watch_business, "unfulfilled", STOP_SLACK_S, after=self._has_schema)
             query_routes(
                 app,
                 database=self.database,
@@ -325,14 +334,13 @@ class App:
         from consumer.app.alarms.accounting import Accounting
         from consumer.app.alarms.ledger_figures import watch_ledger_figures
 
-        if await self._persist(self._require_schema, self._ledger_away, stop):
-            names = [application.name for application in self.settings.applications]
-            room = self.settings.unproved_max_bytes
-            accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
-            self._heartbeat.said["console", UNACCOUNTED] = lambda: accounting.unaccounted
-            async with asyncio.TaskGroup() as group:
-                group.create_task(watch_ledger_figures(self.database, self.metrics, self.clock, stop, room, names))
-                group.create_task(accounting.run(stop))
+        names = [application.name for application in self.settings.applications]
+        room = self.settings.unproved_max_bytes
+        accounting = Accounting(self.database, self.metrics, self.clock, names, self.settings.handler_options)
+        self._heartbeat.said["console", UNACCOUNTED] = lambda: accounting.unaccounted
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch_ledger_figures(self.database, self.metrics, self.clock, stop, room, names))
+            group.create_task(accounting.run(stop))
 
     async def receive(self, *, shares_port: bool = False) -> None:
         """The role `serve`: the public webhook port; `shares_port`: beside other processes of the same kind."""
@@ -407,10 +415,17 @@ class App:
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings = self.database, self.broker, self.settings
         broker.writes |= log_parts.written(settings, Role.WORK)
+        config = WorkerConfig(
+            topic=log_parts.topic(settings, "events"),
+            dead_topic=log_parts.topic(settings, "events.dead"),
+            group=log_parts.topic(settings, "work"),
+            batch=settings.work_batch,
+            concurrency=settings.work_concurrency,
+            drain_s=settings.drain_s,
+            cutoff_s=settings.work_cutoff_s,
+        )
 
         async def work(stop: asyncio.Event) -> None:
-            if not await self._ready_to_work(stop):
-                return
             async with database.reading() as session:
                 known = await handlers.everyone(session)
             self.worker = build_worker(
@@ -421,15 +436,7 @@ class App:
                 locators=self.locators,
                 clock=self.clock,
                 observer=Observer(self.metrics),
-                config=WorkerConfig(
-                    topic=log_parts.topic(settings, "events"),
-                    dead_topic=log_parts.topic(settings, "events.dead"),
-                    group=log_parts.topic(settings, "work"),
-                    batch=settings.work_batch,
-                    concurrency=settings.work_concurrency,
-                    drain_s=settings.drain_s,
-                    cutoff_s=settings.work_cutoff_s,
-                ),
+                config=config,
                 watch=self._watch,
                 give_up=leave if settings.role is Role.WORK else None,
             )
@@ -438,14 +445,11 @@ class App:
         async def polls() -> bool:
             return self.worker is not None and self.worker.check()
 
-        async def note(stop: asyncio.Event) -> None:
-            if await self._persist(self._require_schema, self._ledger_away, stop):
-                await note_taken(database, self.clock, stop)
-
         self._readiness.add("group", polls)
-        self._readiness.add("grants", Grants(self.database, BUILT_IN, self.clock).check)
-        self._stoppable(note, "taking", STOP_SLACK_S)
-        self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S)
+        self._readiness.add("grants", Grants(database, BUILT_IN, self.clock).check)
+        note = partial(note_taken, database, self.clock)
+        self._stoppable(note, "taking", STOP_SLACK_S, after=self._has_schema)
+        self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S, after=self._ready_to_work)
 
     def check_plugins(self) -> None:
         """Say which built-ins are left out. Raises SettingsError for options that do not fit, and unknown handlers."""
@@ -465,21 +469,38 @@ class App:
 
     async def sync(self) -> None:
         """The role `sync`: everything that reads the service; one process at a time leads per application."""
-        from consumer.app.alarms.log_watch import LogWatch
         from consumer.app.options import BUILT_IN
-        from consumer.app.sync_parts import sync_policy
-        from consumer.app.upkeep.retention import Retention
         from consumer.app.upkeep.sealing import seal_trail
         from consumer.ledger.engine.grants import Grants
-        from consumer.sync.api import ApplicationApi
-        from consumer.sync.role import Sync
 
         self._plays(Role.SYNC)
         self.broker.writes |= log_parts.written(self.settings, Role.SYNC)
         clients = await self.payments()
         read = " ".join(sorted(clients))
         self._heartbeat.said["sync", READS] = lambda: read
-        sync = Sync(
+        sync = self._built_sync(clients)
+
+        async def takes_deliveries() -> bool:
+            if sync.hint_consumer.failure.error is not None:
+                raise again(sync.hint_consumer.failure.error)
+            return True
+
+        self._readiness.add("deliveries", takes_deliveries)
+        self._readiness.add("grants", Grants(self.database, BUILT_IN, self.clock).check)
+        if self.settings.retention is not None and self.settings.archive_dir is not None:
+            retention = self._retention(self.settings.archive_dir, self.settings.retention)
+            self._stoppable(retention.run, "archiving", STOP_SLACK_S, after=self._ready_to_work)
+        seal = partial(seal_trail, self.database, self.clock)
+        self._stoppable(seal, "sealing", STOP_SLACK_S, after=self._has_schema)
+        self._stoppable(self._log_watch(sync).run, "log_watch", STOP_SLACK_S, after=self._ready_to_work)
+        self._stoppable(sync.run, "sync", STOP_SLACK_S, after=self._ready_to_work)
+
+    def _built_sync(self, clients: Mapping[str, PaymentsClient]) -> Sync:
+        from consumer.app.sync_parts import sync_policy
+        from consumer.sync.api import ApplicationApi
+        from consumer.sync.role import Sync
+
+        return Sync(
             [
                 ApplicationApi(application=name, client=one, locators=self.locators[name])
                 for name, one in clients.items()
@@ -496,24 +517,18 @@ class App:
             policy=sync_policy(self.settings),
         )
 
-        async def run(stop: asyncio.Event) -> None:
-            if await self._ready_to_work(stop):
-                await sync.run(stop)
-
-        async def takes_deliveries() -> bool:
-            if sync.hint_consumer.failure.error is not None:
-                raise again(sync.hint_consumer.failure.error)
-            return True
+    def _log_watch(self, sync: Sync) -> LogWatch:
+        """Looks at the log as a whole; a log that was made anew is told to all who read for one that is lost."""
+        from consumer.app.alarms.log_watch import LogWatch
 
         async def lost(at: datetime) -> None:
             for one in sync.applications.values():
                 await one.note_lost_log(at)
 
-        groups = log_parts.groups(self.settings)
-        watch = LogWatch(
+        return LogWatch(
             self.broker,
             self.database,
-            groups,
+            log_parts.groups(self.settings),
             metrics=self.metrics,
             clock=self.clock,
             on_replaced=lost,
@@ -521,35 +536,12 @@ class App:
             size=lambda: log_parts.log_bytes(self.settings),
         )
 
-        async def watch_log(stop: asyncio.Event) -> None:
-            if await self._ready_to_work(stop):
-                await watch.run(stop)
+    def _retention(self, folder: Path, age: timedelta) -> Retention:
+        from consumer.app.upkeep.retention import Retention
 
-        self._readiness.add("deliveries", takes_deliveries)
-        self._readiness.add("grants", Grants(self.database, BUILT_IN, self.clock).check)
-
-        async def seal(stop: asyncio.Event) -> None:
-            if await self._persist(self._require_schema, self._ledger_away, stop):
-                await seal_trail(self.database, self.clock, stop)
-
-        if self.settings.retention is not None and self.settings.archive_dir is not None:
-            retention = Retention(
-                self.database,
-                folder=self.settings.archive_dir,
-                age=self.settings.retention,
-                holder=worker_id(),
-                clock=self.clock,
-                metrics=self.metrics,
-            )
-
-            async def archive(stop: asyncio.Event) -> None:
-                if await self._ready_to_work(stop):
-                    await retention.run(stop)
-
-            self._stoppable(archive, "archiving", STOP_SLACK_S)
-        self._stoppable(seal, "sealing", STOP_SLACK_S)
-        self._stoppable(watch_log, "log_watch", STOP_SLACK_S)
-        self._stoppable(run, "sync", STOP_SLACK_S)
+        return Retention(
+            self.database, folder=folder, age=age, holder=worker_id(), clock=self.clock, metrics=self.metrics
+        )
 
     # --- how parts run -----------------------------------------------------------------------------------------
 
@@ -558,10 +550,11 @@ class App:
         self._readiness.add(name, check)
         self._stoppable(run, name, limit_s)
 
-    def _stoppable(self, run: Stoppable, name: str, limit_s: float) -> None:
-        """Run something that ends cleanly when its event is set, at most `limit_s` seconds later."""
+    def _stoppable(self, run: Stoppable, name: str, limit_s: float, *, after: Awaited | None = None) -> None:
+        """Run something that ends cleanly when its event is set, at most `limit_s` seconds later. `after`: what it
+        waits for before; it says False when told to stop first."""
         stop = asyncio.Event()
-        task = asyncio.create_task(_until_told(run, stop), name=f"app:{name}")
+        task = asyncio.create_task(_until_told(run, stop, after), name=f"app:{name}")
         self._tasks.append(task)
 
         async def end() -> None:
@@ -584,9 +577,10 @@ class App:
         return f"http://{host}:{runner.addresses[0][1]}"
 
 
-async def _until_told(run: Stoppable, stop: asyncio.Event) -> None:
+async def _until_told(run: Stoppable, stop: asyncio.Event, after: Awaited | None) -> None:
     """A part that ends before it was told to has failed, even if it says nothing."""
-    await run(stop)
+    if after is None or await after(stop):
+        await run(stop)
     if not stop.is_set():
         raise RuntimeError("a part of the process ended by itself")
 
