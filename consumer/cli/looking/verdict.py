@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from consumer.cli.cures import replay_command
@@ -79,71 +79,88 @@ def judge(
     so nobody can tell it that he lives. `late_reads`: the longest wait of each application that is read. `late`: what
     handlers of decisions have not done for long. `accounts`: by application, what of money and access is not as it
     should be."""
+    now, wrong, signatures = figures.at, standing.wrong(figures, unproved_max_bytes), refused_signatures(processes)
     found = [Finding(Grade.DEGRADED, "settings_invalid", problem) for problem in settings_problems]
     if unwritable is not None:
         found.append(unwritable)
     else:
         seen_at = figures.worker_seen_at
-        found += alive(processes, figures.at, expected=expected, within=expected_within, worker_seen_at=seen_at)
-    found += [finding for one in unfulfilled if (finding := _unfulfilled(one, figures.at, shippers)) is not None]
-    signatures = refused_signatures(processes)
+        found += alive(processes, now, expected=expected, within=expected_within, worker_seen_at=seen_at)
+    for paid in unfulfilled:
+        found += _unfulfilled(paid, now, shippers)
     for one in application_statuses:
-        since = reader_since(processes, figures.at, one.application)
-        found += _reading(one, figures.at, walk_late_s, signatures.get(one.application), since)
-    found += [finding for wait in late_reads if (finding := _late_read(wait, figures.at)) is not None]
+        since = reader_since(processes, now, one.application)
+        found += _reading(one, now, walk_late_s, signatures.get(one.application), since)
+    for wait in late_reads:
+        found += _late_read(wait, now)
     found += judge_accounts(accounts or {})
-    found += _unlisted(signatures, application_statuses, figures.at)
+    found += _unlisted(signatures, application_statuses, now)
+    found += _open(queues, now)
+    found += log
+    found += _handling(figures, wrong)
+    found += [Finding(Grade.DEGRADED, "decisions_late", _late(one, now)) for one in late]
+    found += _kept_back(figures, wrong, last_pass)
+    found += judge_workers(processes, now, left_out=left_out, broken_plugins=broken_plugins)
+    found += _deliveries(figures, wrong)
+    found += _unproved(figures, processes, unproved_max_bytes)
+    return sorted(found, key=lambda finding: -finding.grade)
+
+
+def _open(queues: Sequence[Queue], now: datetime) -> Iterator[Finding]:
+    """Findings that wait for a person."""
     for queue in queues:
-        if queue.kind == UNDERWAY and _age_s(queue.oldest_at, figures.at) < UNDERWAY_S:
+        if queue.kind == UNDERWAY and _age_s(queue.oldest_at, now) < UNDERWAY_S:
             continue
         elsewhere = "" if queue.application == "default" else f" --application {queue.application}"
         text = f"{queue.count} open finding(s) {queue.kind}: `consumer findings list --kind {queue.kind}{elsewhere}`"
-        found.append(Finding(Grade.DEGRADED, "findings_open", text))
-    found += log
-    if _age_s(figures.oldest_due_at, figures.at) > OVERDUE_STUCK_S:
-        text = (
-            f"due runs are not being worked on, the oldest for {_age_s(figures.oldest_due_at, figures.at) / 60:.0f} min"
-        )
-        found.append(
-            Finding(Grade.STUCK, "runs_overdue", f"{text}: `consumer handlers list` says whose; restart `work`")
-        )
-    if _age_s(figures.outbox_oldest_at, figures.at) > OUTBOX_STUCK_S:
-        late_min = _age_s(figures.outbox_oldest_at, figures.at) / 60
-        text = f"{figures.outbox_waiting} derived event(s) are not being published, the oldest for {late_min:.0f} min"
-        found.append(Finding(Grade.STUCK, "outbox_stuck", f"{text}: does the log take a write? restart `work`"))
+        yield Finding(Grade.DEGRADED, "findings_open", text)
+
+
+def _handling(figures: Figures, wrong: Collection[str]) -> Iterator[Finding]:
+    """Runs and derived events that do not get on, and why."""
+    overdue_s, unsent_s = _age_s(figures.oldest_due_at, figures.at), _age_s(figures.outbox_oldest_at, figures.at)
+    if overdue_s > OVERDUE_STUCK_S:
+        text = f"due runs are not being worked on, the oldest for {overdue_s / 60:.0f} min"
+        text = f"{text}: `consumer handlers list` says whose; restart `work`"
+        yield Finding(Grade.STUCK, "runs_overdue", text)
+    if unsent_s > OUTBOX_STUCK_S:
+        text = f"{figures.outbox_waiting} derived event(s) are not being published, the oldest for"
+        text = f"{text} {unsent_s / 60:.0f} min: does the log take a write? restart `work`"
+        yield Finding(Grade.STUCK, "outbox_stuck", text)
     if figures.dead:
-        found.append(Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead)))
+        yield Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead))
     if figures.paused_handlers:
-        found.append(
-            Finding(Grade.DEGRADED, "handlers_paused", f"paused: {', '.join(figures.paused_handlers)}{HOW_PAUSED}")
-        )
+        text = f"paused: {', '.join(figures.paused_handlers)}{HOW_PAUSED}"
+        yield Finding(Grade.DEGRADED, "handlers_paused", text)
     if figures.waiting_handlers:
         text = f"wait for what they depend on: {', '.join(figures.waiting_handlers)}{HOW_WAITING}"
-        found.append(Finding(Grade.DEGRADED, "handlers_waiting", text))
-    wrong = standing.wrong(figures, unproved_max_bytes)
+        yield Finding(Grade.DEGRADED, "handlers_waiting", text)
     if "handlers_gone" in wrong:
-        found.append(Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers)))
-    found += [Finding(Grade.DEGRADED, "decisions_late", _late(one, figures.at)) for one in late]
+        yield Finding(Grade.DEGRADED, "handlers_gone", _gone(figures.gone_handlers))
+
+
+def _kept_back(figures: Figures, wrong: Collection[str], last_pass: LastPass | None) -> Iterator[Finding]:
+    """What was begun and is not at its end: a plan, reads, archiving."""
     if (half := figures.half_applied) is not None:
-        text = begun(half.plan, renews_keys=half.renews_keys)
-        found.append(Finding(Grade.DEGRADED, "plan_half_applied", text))
+        yield Finding(Grade.DEGRADED, "plan_half_applied", begun(half.plan, renews_keys=half.renews_keys))
     if "objects_unreadable" in wrong:
-        found.append(Finding(Grade.DEGRADED, "objects_unreadable", _unreadable(figures)))
+        yield Finding(Grade.DEGRADED, "objects_unreadable", _unreadable(figures))
     if last_pass is not None and last_pass.code is not None:
-        found.append(Finding(Grade.DEGRADED, "archive_failing", _unarchived(last_pass)))
-    found += judge_workers(processes, figures.at, left_out=left_out, broken_plugins=broken_plugins)
-    found += _deliveries(figures, wrong)
-    for application, size in sorted(standing.filling(figures, unproved_max_bytes).items()):
-        text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {unproved_max_bytes / 2**20:.0f}"
+        yield Finding(Grade.DEGRADED, "archive_failing", _unarchived(last_pass))
+
+
+def _unproved(figures: Figures, processes: Sequence[Process], room: int) -> Iterator[Finding]:
+    """What strangers send: the bytes of it that the ledger and the log keep, and what has no application."""
+    for application, size in sorted(standing.filling(figures, room).items()):
+        text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved, of {room / 2**20:.0f}"
         text = f"{text} (CONSUMER_UNPROVED_MAX_BYTES): `consumer quarantine list` says what, `discard` makes room"
-        found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
+        yield Finding(Grade.DEGRADED, "unproved_fills", text)
     for application, size in sorted(standing.stored(processes, figures.at).items()):
         text = f"{application}: {size / 2**20:.0f} MiB of what nobody proved went into the log within an hour, which"
         text = f"{text} keeps it for a day: `consumer quarantine list` says what; a signature keeps strangers out"
-        found.append(Finding(Grade.DEGRADED, "unproved_fills", text))
+        yield Finding(Grade.DEGRADED, "unproved_fills", text)
     if (astray := standing.misaddressed(processes, figures.at)) is not None:
-        found.append(Finding(Grade.DEGRADED, "webhooks_misaddressed", _astray(astray)))
-    return sorted(found, key=lambda finding: -finding.grade)
+        yield Finding(Grade.DEGRADED, "webhooks_misaddressed", _astray(astray))
 
 
 def _astray(one: standing.Astray) -> str:
@@ -158,28 +175,26 @@ def _dead(count: int) -> str:
     return f"{count} dead run(s): see `consumer dead list`; mended, `consumer replay plan` does them again"
 
 
-def _deliveries(figures: Figures, wrong: Collection[str]) -> list[Finding]:
+def _deliveries(figures: Figures, wrong: Collection[str]) -> Iterator[Finding]:
     """Deliveries the service was not yet asked about, that it denies, or that were put aside: by age and by rate."""
-    found = []
     late_s = _age_s(figures.oldest_unasked_at, figures.at)
     if late_s > HINT_LATE_S:
         text = f"{figures.unasked} delivery(s) wait to be confirmed, the oldest for {late_s / 60:.0f} min"
         text = f"{text}: does `sync` read? `consumer doctor` says what keeps it"
-        found.append(Finding(Grade.STUCK if late_s > UNFULFILLED_LATE_S else Grade.DEGRADED, "hints_late", text))
+        yield Finding(Grade.STUCK if late_s > UNFULFILLED_LATE_S else Grade.DEGRADED, "hints_late", text)
     if "hints_denied" in wrong:
         text = (
             f"the service does not know {figures.denied} of the deliveries that wait: forged, or another's. "
             "What is never confirmed goes to quarantine: `consumer quarantine list`"
         )
-        found.append(Finding(Grade.DEGRADED, "hints_denied", text))
+        yield Finding(Grade.DEGRADED, "hints_denied", text)
     if figures.quarantined_lately >= QUARANTINE_GROWS:
         text = f"{figures.quarantined_lately} delivery(s) in ten minutes: `consumer quarantine list`"
-        found.append(Finding(Grade.DEGRADED, "quarantine_grows", text))
+        yield Finding(Grade.DEGRADED, "quarantine_grows", text)
     if "records_refused" in wrong:
         text = f"{figures.refused} true record(s) could not be kept: `consumer quarantine list`, `retry` or `discard`"
         grade = Grade.STUCK if figures.refused_lately >= REFUSED_STUCK else Grade.DEGRADED
-        found.append(Finding(grade, "records_refused", text))
-    return found
+        yield Finding(grade, "records_refused", text)
 
 
 def _gone(waits: Mapping[str, int]) -> str:
@@ -221,16 +236,16 @@ def _unarchived(last: LastPass) -> str:
     return f"bodies older than CONSUMER_RETENTION stay in the ledger: {last.code}; last archived: {done}"
 
 
-def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> Finding | None:
+def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> Iterator[Finding]:
     """Money was taken and nothing shipped: the business's own alarm (case O5). What is held waits for a decision; all
     else is stuck. Orders that no handler took although one could now are told at once: no time mends that."""
     age_s = _age_s(waiting.oldest_at, now)
     is_passed_over = waiting.reason == "no_handler" and shippers
     if age_s < UNFULFILLED_LATE_S and not is_passed_over:
-        return None
+        return
     text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
     grade = Grade.DEGRADED if waiting.reason == HELD else Grade.STUCK
-    return Finding(grade, "paid_unfulfilled", text + _cure(waiting, shippers))
+    yield Finding(grade, "paid_unfulfilled", text + _cure(waiting, shippers))
 
 
 def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
@@ -308,16 +323,16 @@ def _not_compared(one: ApplicationStatus, now: datetime) -> str:
     return f"not compared with the ledger for {_age_s(one.looked_at, now) / 60:.0f} min"
 
 
-def _late_read(wait: Overdue, now: datetime) -> Finding | None:
+def _late_read(wait: Overdue, now: datetime) -> Iterator[Finding]:
     """Orders and subscriptions that wait for what the service says of them, although it is read."""
     late_s = _age_s(wait.since, now)
     if late_s <= READ_LATE_S:
-        return None
+        return
     text = (
         f"{wait.application}: reads that were asked for wait, the oldest for {late_s / 60:.0f} min: more is asked for "
         "than CONSUMER_API_READS_PER_MINUTE lets, or `sync` stands still: restart it"
     )
-    return Finding(Grade.DEGRADED, "reading_held_up", text)
+    yield Finding(Grade.DEGRADED, "reading_held_up", text)
 
 
 def _missing(one: ApplicationStatus) -> str:
