@@ -4,7 +4,6 @@ who is late shows it. Both times are of the machine's one monotonic clock."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -16,13 +15,13 @@ from urllib.parse import urlsplit
 import orjson
 import uvloop
 
+from tests.bench.processes.stacks import both, upgraded
 from tests.bench.ratio import Ratio
 from tests.bench.receive.steady import Steady
 from tests.support.load import SECRET, paid_orders
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
-from tests.support.postgres import create_database
-from tests.support.process import ConsumerProcess, command, ended
+from tests.support.process import ConsumerProcess, ended
 
 BARS_MS = {200: 60.0, 500: 100.0, 1_000: 250.0}
 """Orders a second, and what 99 of 100 must stay under."""
@@ -44,13 +43,7 @@ async def ship(event: Event, ctx: Context) -> None:
 def measure(folder: Path, postgres: str, kafka: str) -> list[Ratio]:
     """Both stacks, each on a log and a ledger of its own; "a second" in the table is one over the milliseconds."""
     found = []
-    for name in ("embedded", "Kafka and PostgreSQL"):
-        place = folder / uuid.uuid4().hex
-        place.mkdir()
-        urls = {"CONSUMER_BROKER_URL": f"embedded:{place}/log.db",
-                "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{place}/ledger.db"}  # fmt: skip
-        if name != "embedded":
-            urls = {"CONSUMER_BROKER_URL": kafka, "CONSUMER_DATABASE_URL": create_database(postgres)}
+    for name, place, urls in both(folder, postgres, kafka):
         for rate, p99_ms in uvloop.run(_at_each_rate(place, urls, name)).items():
             what = f"webhook to effect: {name}, {rate}/s, 99 of 100"
             bar_ms = BARS_MS[rate]
@@ -117,9 +110,7 @@ async def _serving(folder: Path, urls: Mapping[str, str], notebook: Notebook) ->
         "CONSUMER_HANDLER_OPTIONS": orjson.dumps({"fulfilment": {"matching": "off"}}).decode(),
         **install_plugin(folder, "warehouse_plugin", notebook.plugin()),
     }
-    done = await asyncio.to_thread(command, "db", "upgrade", environ=environ, within_s=120)
-    if done.returncode != 0:
-        raise RuntimeError(f"consumer db upgrade: {done.stderr.strip()[-500:]}")
+    await upgraded(environ)
     serve, work = ConsumerProcess("serve", environ, folder), ConsumerProcess("work", environ, folder)
     with ended(serve, work):
         for process in (serve, work):

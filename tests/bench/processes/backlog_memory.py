@@ -18,11 +18,11 @@ from consumer.broker import open_broker
 from consumer.ledger import Database
 from tests.bench.job.prepared import webhooks
 from tests.bench.processes.idle import memory_mib
+from tests.bench.processes.stacks import both, upgraded
 from tests.bench.ratio import Bound, Measured, processor_s
 from tests.support.load import SECRET
 from tests.support.merchant.plugin import install_plugin
-from tests.support.postgres import create_database
-from tests.support.process import ConsumerProcess, command, ended
+from tests.support.process import ConsumerProcess, ended
 from tests.work.workshop import message
 
 ORDERS = int(os.environ.get("BENCH_BACKLOG", "200000"))
@@ -42,13 +42,7 @@ _WAITS = text("SELECT seq FROM runs WHERE status = 'retrying' LIMIT 1")
 def measure(folder: Path, postgres: str, kafka: str) -> list[Measured]:
     """Both stacks, one after the other."""
     found: list[Measured] = []
-    for name in ("embedded", "Kafka and PostgreSQL"):
-        place = folder / uuid.uuid4().hex
-        place.mkdir()
-        urls = {"CONSUMER_BROKER_URL": f"embedded:{place}/log.db",
-                "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{place}/ledger.db"}  # fmt: skip
-        if name != "embedded":
-            urls = {"CONSUMER_BROKER_URL": kafka, "CONSUMER_DATABASE_URL": create_database(postgres)}
+    for name, place, urls in both(folder, postgres, kafka):
         seen = asyncio.run(_worked_off(place, urls, name))
         quarter = len(seen) // 4
         what = f"backlog of {ORDERS}: {name}, memory"
@@ -69,9 +63,7 @@ async def _worked_off(folder: Path, urls: Mapping[str, str], name: str) -> list[
         "CONSUMER_HANDLER_OPTIONS": orjson.dumps({"fulfilment": {"matching": "off"}}).decode(),
         **install_plugin(folder, "bench_plugin", PLUGIN),
     }
-    done = await asyncio.to_thread(command, "db", "upgrade", environ=environ, within_s=120)
-    if done.returncode != 0:
-        raise RuntimeError(f"consumer db upgrade: {done.stderr.strip()[-500:]}")
+    await upgraded(environ)
     work, database, seen = ConsumerProcess("work", environ, folder), Database(urls["CONSUMER_DATABASE_URL"]), []
     with ended(work):  # it makes its topics
         work.spawn()

@@ -13,10 +13,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from consumer.sandbox import Sandbox, SandboxConfig
+from tests.bench.processes.stacks import both, upgraded
 from tests.bench.ratio import Bound, Measured, processor_s
 from tests.support.load import SECRET
-from tests.support.postgres import create_database
-from tests.support.process import ConsumerProcess, command, ended
+from tests.support.process import ConsumerProcess, ended
 
 ROLES = ("serve", "work", "sync", "console")
 CPU_PERCENT, MEMORY_MIB, READY_S = 1.0, 80.0, 0.8
@@ -28,13 +28,7 @@ APPLICATION = {"SVC_APP_ID": "svc_app_sandbox", "SVC_APP_SECRET": "svc_sk_live_s
 def measure(folder: Path, postgres: str, kafka: str) -> list[Measured]:
     """Both stacks, one after the other."""
     found: list[Measured] = []
-    for name in ("embedded", "Kafka and PostgreSQL"):
-        place = folder / uuid.uuid4().hex
-        place.mkdir()
-        urls = {"CONSUMER_BROKER_URL": f"embedded:{place}/log.db",
-                "CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{place}/ledger.db"}  # fmt: skip
-        if name != "embedded":
-            urls = {"CONSUMER_BROKER_URL": kafka, "CONSUMER_DATABASE_URL": create_database(postgres)}
+    for name, place, urls in both(folder, postgres, kafka):
         found += asyncio.run(_stack(place, urls, name))
     return found
 
@@ -47,9 +41,7 @@ async def _stack(folder: Path, urls: Mapping[str, str], name: str) -> list[Measu
         "CONSUMER_AUTHENTICITY": "signature",
         "CONSUMER_WEBHOOK_SECRETS": SECRET,
     }
-    done = await asyncio.to_thread(command, "db", "upgrade", environ=environ, within_s=120)
-    if done.returncode != 0:
-        raise RuntimeError(f"consumer db upgrade: {done.stderr.strip()[-500:]}")
+    await upgraded(environ)
     async with Sandbox(SandboxConfig()) as sandbox, AsyncExitStack() as stack:
         environ["SVC_BASE_URL"] = sandbox.base_url
         roles, ready_s = {}, {}

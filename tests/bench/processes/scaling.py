@@ -18,12 +18,13 @@ from consumer.broker import open_broker
 from consumer.ledger import Database
 from consumer.ledger.handling import runs
 from tests.bench.job.prepared import webhooks
+from tests.bench.processes.stacks import upgraded
 from tests.bench.ratio import Cost, Measured, Ratio, processor_s
 from tests.support.load import SECRET
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.postgres import create_database
-from tests.support.process import ConsumerProcess, command, ended
+from tests.support.process import ConsumerProcess, ended
 from tests.work.workshop import message
 
 PROCESSES = (1, 2, 4)
@@ -79,9 +80,7 @@ async def _cost(folder: Path, url: str, kafka: str, count: int) -> Cost:
         "CONSUMER_HANDLERS": "bench_plugin",
         **install_plugin(place, "bench_plugin", PLUGIN),
     }
-    done = await asyncio.to_thread(command, "db", "upgrade", environ=environ, within_s=120)
-    if done.returncode != 0:
-        raise RuntimeError(f"consumer db upgrade: {done.stderr.strip()[-500:]}")
+    await upgraded(environ)
     workers = [ConsumerProcess("work", environ, place, f"work-{number}") for number in range(count)]
     with ended(*workers):
         for worker in workers:
