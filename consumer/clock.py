@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
@@ -144,6 +145,14 @@ async def rest(clock: Clock, seconds: float, *signals: asyncio.Event) -> None:
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def is_set_within(signal: asyncio.Event, seconds: float) -> bool:
+    """Wait that many seconds of this machine, or until the signal is set; whether it is."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await signal.wait()
+    return signal.is_set()
 
 
 def until_tick(clock: Clock, most_s: float) -> float:

@@ -19,7 +19,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer import __version__
-from consumer.clock import Clock, SharedClock, until_tick
+from consumer.clock import Clock, SharedClock, is_set_within, until_tick
 from consumer.errors import ConsumerError, LedgerUnavailable, again, code_of
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.applied import SchemaWatch
@@ -116,11 +116,7 @@ class Heartbeat:
                     break
                 await self.beat()
                 is_new = beats < FIRST_BEATS and (self._was is None or not self._was[0])
-                try:
-                    async with asyncio.timeout(until_tick(self._clock, FIRST_BEAT_S if is_new else BEAT_EVERY_S)):
-                        await stop.wait()
-                except TimeoutError:
-                    continue
+                await is_set_within(stop, until_tick(self._clock, FIRST_BEAT_S if is_new else BEAT_EVERY_S))
             if self._database is not None:  # else it never had a ledger: nothing is there to be told
                 await self._try(self._end)
         finally:

@@ -24,7 +24,7 @@ from consumer.app import log_parts
 from consumer.app.heartbeat import Heartbeat
 from consumer.app.measured_broker import MeasuredBroker
 from consumer.broker import Broker, open_broker
-from consumer.clock import Clock, SharedClock, SystemClock
+from consumer.clock import Clock, SharedClock, SystemClock, is_set_within
 from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError, again
 from consumer.events import Locators
 from consumer.ledger import Database
@@ -295,7 +295,7 @@ class App:
                 if not error.retryable:
                     raise
                 away.lasts(error)
-                await _first_of(asyncio.Event(), stop, limit_s=LOOK_AGAIN_S)
+                await is_set_within(stop, LOOK_AGAIN_S)
             else:
                 away.over()
                 return True
@@ -585,11 +585,11 @@ async def _until_told(run: Stoppable, stop: asyncio.Event, after: Awaited | None
         raise RuntimeError("a part of the process ended by itself")
 
 
-async def _first_of(wanted: asyncio.Event, stop: asyncio.Event, *, limit_s: float | None = None) -> bool:
-    """Wait until `wanted` (True), or `stop` or the limit (False)."""
+async def _first_of(wanted: asyncio.Event, stop: asyncio.Event) -> bool:
+    """Wait until `wanted` (True), or `stop` (False)."""
     waits = {asyncio.create_task(wanted.wait()), asyncio.create_task(stop.wait())}
     try:
-        await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for wait in waits:
             wait.cancel()

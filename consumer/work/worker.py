@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
 
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
-from consumer.clock import Clock, rest, until_tick
+from consumer.clock import Clock, is_set_within, rest, until_tick
 from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
@@ -381,13 +380,13 @@ class Worker:
             except LedgerError as error:
                 self._untidy.lasts(error)
             round_number += 1
-            await _tick(self._clock, HOUSEKEEPING_S, stop)
+            await is_set_within(stop, until_tick(self._clock, HOUSEKEEPING_S))
 
     async def _watch_log(self, stop: asyncio.Event) -> None:
         """By itself: a log that hangs holds no house up, and what waits must be seen while the ledger is away."""
         while not stop.is_set():
             await self._measure_log()
-            await _tick(self._clock, HOUSEKEEPING_S * RENEW_EVERY, stop)
+            await is_set_within(stop, until_tick(self._clock, HOUSEKEEPING_S * RENEW_EVERY))
 
     async def _tidy(self, *, renew: bool) -> None:
         """Renew claims, honour pauses, let go what waits behind nothing."""
@@ -455,13 +454,6 @@ class Worker:
 def _without(places: Mapping[Partition, int], partitions: Iterable[Partition]) -> dict[Partition, int]:
     gone = frozenset(partitions)
     return {one: offset for one, offset in places.items() if one not in gone}
-
-
-async def _tick(clock: Clock, every_s: float, stop: asyncio.Event) -> None:
-    """Until the next tick; a stop ends it."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(until_tick(clock, every_s)):
-            await stop.wait()
 
 
 def _call(loop: asyncio.AbstractEventLoop, what: Callable[[Blocked], None], found: Blocked) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from consumer.clock import Clock
+from consumer.clock import Clock, is_set_within
 from consumer.console.invariants import kept
 from consumer.console.invariants.check import Check
 from consumer.console.invariants.kept import SUBJECTS_MAX, Account
@@ -69,13 +69,8 @@ class Accounting:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""
         wait_s, unknown = FIRST_LOOK_S, Condition("invariants_unknown")
-        while not stop.is_set():
-            try:
-                async with asyncio.timeout(wait_s):
-                    await stop.wait()
-                return
-            except TimeoutError:
-                wait_s = LOOK_EVERY_S
+        while not await is_set_within(stop, wait_s):
+            wait_s = LOOK_EVERY_S
             began, holds, failure = self._clock.monotonic(), True, None
             for application in self._applications:
                 try:

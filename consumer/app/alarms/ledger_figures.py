@@ -8,7 +8,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection
 
-from consumer.clock import Clock
+from consumer.clock import Clock, is_set_within
 from consumer.console.alarms import standing
 from consumer.console.alarms.late_decisions import late_decisions
 from consumer.console.alarms.queues import queues
@@ -51,11 +51,7 @@ async def watch_ledger_figures(
             unknown.lasts(error)
         else:
             unknown.over()
-        try:
-            async with asyncio.timeout(LOOK_EVERY_S):
-                await stop.wait()
-        except TimeoutError:
-            continue
+        await is_set_within(stop, LOOK_EVERY_S)
 
 
 async def _show(database: Database, metrics: Metrics, clock: Clock, shown: set[str]) -> set[str]:

@@ -12,7 +12,7 @@ from itertools import count
 import structlog
 
 from consumer.broker import Broker, GroupReport, TopicConfig
-from consumer.clock import Clock
+from consumer.clock import Clock, is_set_within
 from consumer.errors import code_of
 from consumer.ledger import Database, log_memory, log_positions
 from consumer.ledger.handling import events, outbox
@@ -71,11 +71,7 @@ class LogWatch:
             await self._try()
             if look % TOPICS_EVERY == 0:
                 await self._try_topics()
-            try:
-                async with asyncio.timeout(LOOK_EVERY_S):
-                    await stop.wait()
-            except TimeoutError:
-                continue
+            await is_set_within(stop, LOOK_EVERY_S)
 
     async def _try(self) -> None:
         try:
