@@ -6,12 +6,15 @@ we do not know them. Nothing here is personal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
 
 from consumer.telemetry.hot_path import CountedElsewhere, PlainCounter, PlainGauge, PlainHistogram
 from consumer.telemetry.logs import lines_lost
+
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
@@ -323,6 +326,23 @@ class Metrics:
         )  # fmt: skip
         ProcessCollector(registry=self.registry)
         self.build = Info("consumer_build", "Version and role", registry=self.registry)
+
+
+class GaugeSeries:
+    """What one gauge shows, by its labels. A series that is measured no more goes back to 0: it has ended, and is not
+    unknown. `begun`: those that are 0 before anything was measured."""
+
+    def __init__(self, gauge: Gauge, begun: Iterable[tuple[str, ...]] = ()) -> None:
+        self._gauge = gauge
+        self._shown = set(begun)
+
+    def show(self, measured: Mapping[Labels, float]) -> None:
+        """All that was measured now."""
+        for labels in self._shown - measured.keys():
+            self._gauge.labels(*labels).set(0)
+        for labels, value in measured.items():
+            self._gauge.labels(*labels).set(value)
+        self._shown |= measured.keys()
 
 
 def _shown(metric: object) -> tuple[str, str, tuple[str, ...], str] | None:

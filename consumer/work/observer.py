@@ -14,7 +14,7 @@ from consumer.events import Event
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.reason import Reason
-from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.metrics import GaugeSeries, Metrics
 from consumer.telemetry.way import is_told, on_the_way_of, tell
 from consumer.work.dispatch.result_writer import Result
 from consumer.work.ingest.ingest import Taken
@@ -30,7 +30,7 @@ class Observer:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._shown: set[tuple[str, str]] = set()
+        self._waiting = GaugeSeries(metrics.waiting)
         self._said: dict[str, float] = {}
         self._unsaid: Counter[str] = Counter()
 
@@ -72,11 +72,7 @@ class Observer:
 
     def runs(self, waiting: Mapping[tuple[str, str], int]) -> None:
         """How many runs wait, by (handler, status)."""
-        for handler, status in self._shown - waiting.keys():
-            self._metrics.waiting.labels(handler, status).set(0)
-        for (handler, status), count in waiting.items():
-            self._metrics.waiting.labels(handler, status).set(count)
-        self._shown |= waiting.keys()
+        self._waiting.show(waiting)
 
     def paused(self, names: frozenset[str], known: Sequence[str]) -> None:
         """Which handlers are paused now."""

@@ -19,7 +19,7 @@ from consumer.errors import code_of
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time
 from consumer.telemetry.logs import Condition
-from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.metrics import GaugeSeries, Metrics
 
 LOOK_EVERY_S = 3600.0
 AGAIN_S = 120.0
@@ -53,7 +53,7 @@ class Accounting:
         self._applications = applications
         self._options = options
         self._rest_s = rest_s
-        self._shown: set[tuple[str, str]] = set()
+        self._codes = {name: GaugeSeries(metrics.invariants_broken) for name in applications}
         self._broken = {
             name: Condition("invariants_broken", level="error", monotonic=clock.monotonic, application=name)
             for name in applications
@@ -113,10 +113,7 @@ class Accounting:
         application = found.application
         self._metrics.invariants_residual.labels(application).set(found.residual)
         self._metrics.invariants_checked_at.labels(application).set(self._clock.now().timestamp())
-        codes = {(application, code) for code in found.broken}
-        for name, code in {one for one in self._shown if one[0] == application} | codes:
-            self._metrics.invariants_broken.labels(name, code).set(found.broken[code])
-        self._shown |= codes
+        self._codes[application].show({(application, code): count for code, count in found.broken.items()})
         if found.holds:
             self._broken[application].over()
         else:  # something else that is broken is said at once

@@ -5,8 +5,10 @@ ledger is; and what else `status` says of the ledger's figures."""
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock, is_set_within
 from consumer.console.alarms import standing
@@ -19,7 +21,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import hints, quarantine
 from consumer.ledger.size import size_bytes
 from consumer.telemetry.logs import Condition
-from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.metrics import GaugeSeries, Metrics
 
 LOOK_EVERY_S = 15.0
 
@@ -34,19 +36,13 @@ async def watch_ledger_figures(
 ) -> None:
     """Look now and then, until `stop`. `unproved_max_bytes`: see `standing`. `applications`: those of the settings, of
     which nothing that waits is 0, and not unknown."""
-    shown, kept, hinted, asked = (set(applications) for _ in range(4))
-    queued: set[tuple[str, str, str]] = set()
+    figures = LedgerFigures(metrics, clock, unproved_max_bytes, applications)
     unknown = Condition("unfulfilled_unknown")
     while not stop.is_set():
         try:
-            shown = await _show(database, metrics, clock, shown)
-            queued = await _show_queues(database, metrics, queued)
-            kept = await _show_quarantine(database, metrics, kept)
-            hinted = await _show_hints(database, metrics, clock, hinted)
-            asked = await _show_reads(database, metrics, asked)
-            await _show_standing(database, metrics, unproved_max_bytes)
-            async with database.reading() as session:
-                metrics.ledger_bytes.set(await size_bytes(session))
+            for look in figures.looks:
+                async with database.reading() as session:
+                    await look(session)
         except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
             unknown.lasts(error)
         else:
@@ -54,70 +50,64 @@ async def watch_ledger_figures(
         await is_set_within(stop, LOOK_EVERY_S)
 
 
-async def _show(database: Database, metrics: Metrics, clock: Clock, shown: set[str]) -> set[str]:
-    """Set the gauges; an application that has none any more goes back to 0."""
-    counts: defaultdict[str, int] = defaultdict(int, dict.fromkeys(shown, 0))
-    ages: defaultdict[str, float] = defaultdict(float, dict.fromkeys(shown, 0.0))
-    async with database.reading() as session:
+class LedgerFigures:
+    """Sets the gauges. Each of `looks` reads for some of them."""
+
+    def __init__(self, metrics: Metrics, clock: Clock, unproved_max_bytes: int, applications: Collection[str]) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._unproved_max_bytes = unproved_max_bytes
+        begun = [(application,) for application in applications]
+        self._unfulfilled = GaugeSeries(metrics.paid_unfulfilled, begun)
+        self._unfulfilled_seconds = GaugeSeries(metrics.paid_unfulfilled_seconds, begun)
+        self._findings = GaugeSeries(metrics.findings)
+        self._quarantined = GaugeSeries(metrics.quarantine_open, begun)
+        self._hint_seconds = GaugeSeries(metrics.hint_seconds, begun)
+        self._read_seconds = GaugeSeries(metrics.read_seconds, begun)
+        self.looks = (
+            self._look_at_orders,
+            self._look_at_findings,
+            self._look_at_quarantine,
+            self._look_at_hints,
+            self._look_at_reads,
+            self._look_at_standing,
+            self._look_at_size,
+        )
+
+    async def _look_at_orders(self, session: AsyncSession) -> None:
+        counts, ages = Counter[tuple[str, ...]](), defaultdict[tuple[str, ...], float](float)
         for waiting in await unfulfilled(session):
-            counts[waiting.application] += waiting.count
-            age_s = (clock.now() - waiting.oldest_at).total_seconds()
-            ages[waiting.application] = max(ages[waiting.application], age_s)
-    for application, count in counts.items():
-        metrics.paid_unfulfilled.labels(application).set(count)
-        metrics.paid_unfulfilled_seconds.labels(application).set(ages[application])
-    return set(counts)
+            counts[waiting.application,] += waiting.count
+            age_s = (self._clock.now() - waiting.oldest_at).total_seconds()
+            ages[waiting.application,] = max(ages[waiting.application,], age_s)
+        self._unfulfilled.show(counts)
+        self._unfulfilled_seconds.show(ages)
 
+    async def _look_at_findings(self, session: AsyncSession) -> None:
+        self._findings.show({(one.application, one.plugin, one.kind): one.count for one in await queues(session)})
 
-async def _show_queues(
-    database: Database, metrics: Metrics, shown: set[tuple[str, str, str]]
-) -> set[tuple[str, str, str]]:
-    """Set the gauges of open findings; a queue that is empty again goes back to 0."""
-    async with database.reading() as session:
-        found = {(one.application, one.plugin, one.kind): one.count for one in await queues(session)}
-    for labels in shown - found.keys():
-        metrics.findings.labels(*labels).set(0)
-    for labels, count in found.items():
-        metrics.findings.labels(*labels).set(count)
-    return set(found)
+    async def _look_at_quarantine(self, session: AsyncSession) -> None:
+        self._quarantined.show({(name,): count for name, count in (await quarantine.count_each(session)).items()})
 
-
-async def _show_quarantine(database: Database, metrics: Metrics, shown: set[str]) -> set[str]:
-    """Set the gauges; an application of which nothing is left goes back to 0."""
-    async with database.reading() as session:
-        found = await quarantine.count_each(session)
-    for application in shown | found.keys():
-        metrics.quarantine_open.labels(application).set(found.get(application, 0))
-    return set(found)
-
-
-async def _show_hints(database: Database, metrics: Metrics, clock: Clock, shown: set[str]) -> set[str]:
-    """Set the gauges; an application of which no delivery waits to be asked for any more goes back to 0. One that the
-    service denies waits as well, and harms nobody: it may be forged."""
-    async with database.reading() as session:
+    async def _look_at_hints(self, session: AsyncSession) -> None:
+        """Since when deliveries wait to be asked for. One that the service denies waits as well, and harms nobody: it
+        may be forged."""
         found = await hints.oldest_unasked_each(session)
-    now = clock.now()
-    for application in shown | found.keys():
-        age_s = (now - found.get(application, now)).total_seconds()
-        metrics.hint_seconds.labels(application).set(max(0.0, age_s))
-    return set(found)
+        now = self._clock.now()
+        self._hint_seconds.show({(name,): max(0.0, (now - at).total_seconds()) for name, at in found.items()})
 
-
-async def _show_reads(database: Database, metrics: Metrics, shown: set[str]) -> set[str]:
-    """Set the gauges; an application of which no read is due any more goes back to 0."""
-    async with database.reading() as session:
+    async def _look_at_reads(self, session: AsyncSession) -> None:
         now = await shared_time(session)
-        found = {one.application: (now - one.since).total_seconds() for one in await overdue(session, now)}
-    for application in shown | found.keys():
-        metrics.read_seconds.labels(application).set(found.get(application, 0.0))
-    return set(found)
+        found = await overdue(session, now)
+        self._read_seconds.show({(one.application,): (now - one.since).total_seconds() for one in found})
 
-
-async def _show_standing(database: Database, metrics: Metrics, unproved_max_bytes: int) -> None:
-    """Set the gauge of each code that `status` would say of these figures."""
-    async with database.reading() as session:
+    async def _look_at_standing(self, session: AsyncSession) -> None:
+        """Each code that `status` would say of these figures."""
         figures = await health.figures(session, await shared_time(session))
         late = await late_decisions(session, figures.at)
-        wrong = standing.wrong(figures, unproved_max_bytes, await processes.listed(session), late)
-    for code in standing.CODES:
-        metrics.status_code.labels(code, "").set(code in wrong)
+        wrong = standing.wrong(figures, self._unproved_max_bytes, await processes.listed(session), late)
+        for code in standing.CODES:
+            self._metrics.status_code.labels(code, "").set(code in wrong)
+
+    async def _look_at_size(self, session: AsyncSession) -> None:
+        self._metrics.ledger_bytes.set(await size_bytes(session))
