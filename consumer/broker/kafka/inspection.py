@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -113,10 +113,34 @@ def _report(
         return TopicReport(name=topic.name, partitions=None, remedies=(command.create(topic, len(brokers)),))
     parts = described["partitions"]
     found = FoundTopic(len(parts), min(len(part["replicas"]) for part in parts), settings)
-    wrong, odd, remedies = problems(topic, found, len(brokers)), [], []
-    if found.replicas < needed_replicas(len(brokers)):
-        remedies.append(command.reassign())
     alter = corrections(topic, found)
+    if settings is not None and not _tells_age(settings):
+        alter["message.timestamp.type"] = "LogAppendTime"
+    broken = _broken(parts, found, settings, brokers)
+    remedies = {
+        command.alter(topic, alter): bool(alter),
+        command.reassign(): found.replicas < needed_replicas(len(brokers)),
+        command.elect(): bool(broken),
+        command.partitions(topic): found.partitions < (topic.partitions or 0),
+    }
+    return TopicReport(
+        name=topic.name,
+        partitions=found.partitions,
+        wrong=(*problems(topic, found, len(brokers)), *broken),
+        odd=tuple(_odd(topic, found, settings)),
+        remedies=tuple(remedy for remedy, is_needed in remedies.items() if is_needed),
+        newest_at=newest_at,
+    )
+
+
+def _broken(
+    parts: Sequence[Mapping[str, Any]],
+    found: FoundTopic,
+    settings: Mapping[str, str] | None,
+    brokers: Collection[int],
+) -> list[str]:
+    """Partitions that nobody leads, and too few replicas for a record to be taken."""
+    wrong = []
     headless = sorted((part for part in parts if part["leader"] < 0), key=lambda part: int(part["partition"]))
     if headless:
         wrong.append(f"no leader for partition {_numbers(headless)}")
@@ -127,30 +151,24 @@ def _report(
     if insync < needed:
         harm = "no record is taken" if needed <= found.replicas else "not every version of Kafka takes a record then"
         wrong.append(f"{insync} replica(s) in sync where min.insync.replicas={needed}: {harm}")
-    if headless or insync < needed:
-        remedies.append(command.elect())
+    return wrong
+
+
+def _tells_age(settings: Mapping[str, str]) -> bool:
+    return settings.get("message.timestamp.type", "CreateTime") == "LogAppendTime"
+
+
+def _odd(topic: TopicConfig, found: FoundTopic, settings: Mapping[str, str] | None) -> Iterator[str]:
+    """What loses nothing, and should be known."""
     if settings is None:
-        odd.append("its settings may not be read: they are not checked")
-    elif settings.get("message.timestamp.type", "CreateTime") != "LogAppendTime":
-        odd.append("message.timestamp.type=CreateTime: the age of records is not known")
-        alter["message.timestamp.type"] = "LogAppendTime"
+        yield "its settings may not be read: they are not checked"
+    elif not _tells_age(settings):
+        yield "message.timestamp.type=CreateTime: the age of records is not known"
+    count = f"{found.partitions} partitions, {topic.partitions} configured"
     if topic.partitions and found.partitions < topic.partitions:
-        odd.append(
-            f"{found.partitions} partitions, {topic.partitions} configured; more send keys elsewhere: drain first"
-        )
-        remedies.append(command.partitions(topic))
+        yield f"{count}; more send keys elsewhere: drain first"
     elif topic.partitions and found.partitions > topic.partitions:
-        odd.append(f"{found.partitions} partitions, {topic.partitions} configured; a topic never loses partitions")
-    if alter:
-        remedies.insert(0, command.alter(topic, alter))
-    return TopicReport(
-        name=topic.name,
-        partitions=found.partitions,
-        wrong=tuple(wrong),
-        odd=tuple(odd),
-        remedies=tuple(remedies),
-        newest_at=newest_at,
-    )
+        yield f"{count}; a topic never loses partitions"
 
 
 async def _settings(admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[str, dict[str, str]]:
