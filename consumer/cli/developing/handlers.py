@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from consumer.ledger.handling import handlers as ledger_handlers
 from consumer.ledger.handling.runs import PutOff, put_off
 from consumer.ledger.plans import candidates
 from consumer.ledger.tables import HandlerRow
+from consumer.plugin import Handler
 from consumer.settings import Role, Settings
 from consumer.work.registry import Registry
 
@@ -41,25 +43,7 @@ def list_handlers(as_json: Json = False) -> None:
     settings = settings_looking()
     registry = registry_of(settings)
     known, missed, later = run(_known(settings, registry))
-    rows: list[dict[str, Any]] = [
-        {
-            "name": handler.name,
-            "plugin": handler.plugin,
-            "types": list(handler.types),
-            "kind": "transactional" if handler.transactional else "effect",
-            "fulfils": handler.fulfils,
-            "attempts": handler.retry.attempts,
-            "timeout_s": handler.timeout_s,
-            "on_dead": handler.on_dead,
-            "version": handler.version,
-            "breaker_after": handler.breaker_after,
-            "pause_after": handler.pause_after,
-            "missed": missed.get(handler.name, 0),
-            "put_off": asdict(later[handler.name]) if handler.name in later else None,
-            **_state(known.get(handler.name)),
-        }
-        for handler in registry.handlers
-    ]
+    rows = [_row(one, known.get(one.name), missed.get(one.name, 0), later.get(one.name)) for one in registry.handlers]
     broken = [{"plugin": plugin.plugin, "reason": plugin.reason} for plugin in registry.broken]
     output = Output(as_json)
     output.document({"handlers": rows, "broken": broken})
@@ -72,25 +56,9 @@ def list_handlers(as_json: Json = False) -> None:
         ],
         empty="no handler is installed",
     )  # fmt: skip
-    for row in rows:
-        if row["paused"]:
-            since = f"{row['paused_at']:%Y-%m-%d %H:%M} UTC"
-            output.line(f"paused: {row['name']}: since {since} by {row['paused_by']}: {row['paused_reason']}")
-        elif row["waiting_since"]:
-            since = f"{row['waiting_since']:%Y-%m-%d %H:%M} UTC"
-            output.line(
-                f"waits: {row['name']}: what it depends on does not answer since {since}: {row['waiting_reason']}"
-            )
-        elif (oldest := row["put_off"]) is not None:
-            since = f"{oldest['since']:%Y-%m-%d %H:%M} UTC"
-            output.line(f"waits: {row['name']}: puts off {oldest['event_id']} since {since}: {oldest['reason']}")
-    for row in rows:
-        if row["missed"]:
-            count = f"at least {MISSED_MAX}" if row["missed"] == MISSED_MAX else row["missed"]
-            output.line(
-                f"missed: {row['name']}: {count} event(s) from before it was there: "
-                f"`{replay_command(row['name'])}` shows what acting on them would do"
-            )
+    for line in (*map(_stands_still, rows), *map(_missed, rows)):
+        if line:
+            output.line(line)
     for plugin in broken:
         output.line(f"broken: {plugin['plugin']}: {plugin['reason']}")
 
@@ -168,6 +136,26 @@ def resume(name: Name, reason: Reason, as_json: Json = False) -> None:
     _said(name, "running", as_json)
 
 
+def _row(handler: Handler, known: HandlerRow | None, missed: int, later: PutOff | None) -> dict[str, Any]:
+    """What it declares, and how it stands."""
+    return {
+        "name": handler.name,
+        "plugin": handler.plugin,
+        "types": list(handler.types),
+        "kind": "transactional" if handler.transactional else "effect",
+        "fulfils": handler.fulfils,
+        "attempts": handler.retry.attempts,
+        "timeout_s": handler.timeout_s,
+        "on_dead": handler.on_dead,
+        "version": handler.version,
+        "breaker_after": handler.breaker_after,
+        "pause_after": handler.pause_after,
+        "missed": missed,
+        "put_off": asdict(later) if later else None,
+        **_state(known),
+    }
+
+
 def _state(row: HandlerRow | None) -> dict[str, Any]:
     """Whether it is paused (since when, by whom, why), and whether it waits for what it depends on."""
     return {
@@ -182,6 +170,29 @@ def _state(row: HandlerRow | None) -> dict[str, Any]:
 
 def _word(row: dict[str, Any]) -> str:
     return "paused" if row["paused"] else "waits" if row["waiting_since"] or row["put_off"] else "runs"
+
+
+def _stands_still(row: Mapping[str, Any]) -> str:
+    """Since when, and why; empty where it gets on."""
+    if row["paused"]:
+        since = f"{row['paused_at']:%Y-%m-%d %H:%M} UTC"
+        return f"paused: {row['name']}: since {since} by {row['paused_by']}: {row['paused_reason']}"
+    if row["waiting_since"]:
+        since = f"{row['waiting_since']:%Y-%m-%d %H:%M} UTC"
+        return f"waits: {row['name']}: what it depends on does not answer since {since}: {row['waiting_reason']}"
+    if (oldest := row["put_off"]) is not None:
+        since = f"{oldest['since']:%Y-%m-%d %H:%M} UTC"
+        return f"waits: {row['name']}: puts off {oldest['event_id']} since {since}: {oldest['reason']}"
+    return ""
+
+
+def _missed(row: Mapping[str, Any]) -> str:
+    """How many events, and what to type; empty where it missed none."""
+    if not row["missed"]:
+        return ""
+    count = f"at least {MISSED_MAX}" if row["missed"] == MISSED_MAX else row["missed"]
+    cure = f"`{replay_command(row['name'])}` shows what acting on them would do"
+    return f"missed: {row['name']}: {count} event(s) from before it was there: {cure}"
 
 
 def _said(name: str, state: str, as_json: bool) -> None:
