@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotFound, NotUnderstood
 from consumer.events import parse_json
-from consumer.ledger.handling import events, runs
-from consumer.ledger.tables import AttemptRow, EventRow, QuarantineRow, RunRow
+from consumer.ledger.handling import events, handlers, runs
+from consumer.ledger.tables import AttemptRow, EventRow, QuarantineRow, RunRow, RunStatus
 from consumer.reason import reason_of
 from consumer.telemetry.redaction import REDACTED, masked
 
@@ -23,11 +24,19 @@ async def event_view(session: AsyncSession, application: str, event_id: str) -> 
         raise NotFound("the event is unknown", event_id=event_id)
     of_event = await runs.of_event(session, application, event_id)
     attempts = await runs.attempts_of(session, application, event_id)
+    runbooks = await runbooks_of(session, of_event)
     return {
         **event_document(row),
-        "runs": [run_document(one) for one in of_event],
+        "runs": [run_document(one, runbooks) for one in of_event],
         "attempts": [attempt_document(one) for one in attempts],
     }
+
+
+async def runbooks_of(session: AsyncSession, of_event: Sequence[RunRow]) -> dict[str, str]:
+    """By handler: what its author tells the operator, where its run failed and is not done."""
+    failed = (RunStatus.DEAD, RunStatus.SKIPPED)
+    names = [one.handler for one in of_event if one.status in failed or (one.code and one.status == RunStatus.RETRYING)]
+    return await handlers.runbooks(session, names)
 
 
 async def traces_of(session: AsyncSession, application: str, event_id: str) -> dict[str, str]:
@@ -103,8 +112,8 @@ def delivery_document(row: QuarantineRow) -> dict[str, Any]:
     }
 
 
-def run_document(row: RunRow) -> dict[str, Any]:
-    """How far one handler is with it."""
+def run_document(row: RunRow, runbooks: Mapping[str, str]) -> dict[str, Any]:
+    """How far one handler is with it; `runbook`: its author's words, where it failed."""
     return {
         "handler": row.handler,
         "status": row.status,
@@ -112,6 +121,7 @@ def run_document(row: RunRow) -> dict[str, Any]:
         "next_at": row.next_at,
         "code": row.code,
         "reason": row.reason,
+        "runbook": runbooks.get(row.handler),
         "code_version": row.code_version,
         "updated_at": row.updated_at,
     }

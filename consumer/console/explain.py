@@ -22,7 +22,7 @@ from consumer.console.event_view import place_in, traces_of
 from consumer.console.timeline import ENTRIES_MAX, newest, timeline, wait_of, waits_of
 from consumer.console.views import access_view, findings_of, order_view, rows_of, subscription_view
 from consumer.errors import NotFound
-from consumer.ledger.handling import lanes
+from consumer.ledger.handling import handlers, lanes
 from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
 from handlers.access import tables as access
 from handlers.access.policy import Policy
@@ -242,11 +242,15 @@ async def _due(session: AsyncSession, application: str, keys: Named) -> list[Ent
 async def _waiting(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Entry]]:
     """Runs that are not over, each as an entry: what it waits for, and why it failed last."""
     kept = await waits_of(session, runs)
+    runbooks = await handlers.runbooks(session, {row["handler"] for row in runs})
     found = []
     for row in runs:
         entry = {"at": row["next_at"], "code": f"run.{row['status']}", "by": row["handler"]}
         entry["event_id"] = row["event_id"]
-        found.append((row, entry | await _failure(session, row) | wait_of(row, kept)))
+        failure = await _failure(session, row)
+        is_in_trouble = failure or row["handler"] in kept or row["status"] == RunStatus.DEAD
+        told = runbooks.get(row["handler"]) if is_in_trouble else None
+        found.append((row, entry | failure | ({"runbook": told} if told else {}) | wait_of(row, kept)))
     return found
 
 

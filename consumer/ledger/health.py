@@ -52,6 +52,7 @@ class Figures:
     strangers' deliveries of each application take. `half_applied`: the replay plan that was begun, and that nobody
     goes on with.
     `unreadable`: reads that fail again and again, of those that are done now; `unreadable_first`: the oldest of them.
+    `runbooks`: what the authors of handlers that failed, are paused or wait tell the operator.
     """
 
     at: datetime
@@ -82,6 +83,7 @@ class Figures:
     refused: int = 0
     unreadable: int = 0
     unreadable_first: tuple[Unreadable, ...] = ()
+    runbooks: Mapping[str, str] = field(default_factory=dict)
 
 
 async def figures(session: AsyncSession, now: datetime) -> Figures:
@@ -102,6 +104,9 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
     due = select(_READS.c.due_at).order_by(_READS.c.due_at)
     unreadable, unreadable_first = await read_requests.unreadable(session, await leases.led(session, now))
     waiting, oldest_emitted = await outbox.waiting(session, now)
+    breakers, put_off = await handlers.waiting(session), await runs.put_off(session, now)
+    died = {handler for (handler, status), count in counted.items() if status == RunStatus.DEAD and count}
+    in_trouble = {*died, *paused, *breakers, *put_off, *await runs.failing(session)}
     return Figures(
         at=now,
         events=await events.about_how_many(session),
@@ -124,12 +129,13 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         refused_lately=sum(count for reason, count in lately.items() if reason_of(reason) in OURS),
         refused=await quarantine.count_of(session, OURS),
         paused_handlers=tuple(paused),
-        waiting_handlers=tuple(sorted({*await handlers.waiting(session), *await runs.put_off(session, now)})),
+        waiting_handlers=tuple(sorted({*breakers, *put_off})),
         gone_handlers={name: waits[name] for name in gone},
         half_applied=await plans.half_applied(session, now),
         unproved_bytes=await _unproved_bytes(session),
         unreadable=unreadable,
         unreadable_first=unreadable_first,
+        runbooks=await handlers.runbooks(session, in_trouble),
         worker_seen_at=(await session.execute(select(func.max(HandlerRow.__table__.c.last_seen_at)))).scalar(),
     )
 

@@ -28,6 +28,7 @@ from consumer.columns import PackedBytes, TableRow, UtcDateTime, Words, serial
 APPLICATION_CHARS = 64
 HANDLER_CHARS = 200
 REASON_CHARS = 500
+RUNBOOK_CHARS = 200
 ARCHIVE_CHARS = 100
 DISCARDED = "code IN ('discarded', 'discarded_waiting')"
 """A run that an operator gave up, as the index of those says it."""
@@ -382,7 +383,8 @@ class QuarantineRow(LedgerRow, table=True):
 class HandlerRow(LedgerRow, table=True):
     """A handler as the workers know it; whether an operator or its guard paused it (`paused_…`), and whether it waits
     because what it depends on does not answer (`waiting_…`, its breaker). `fulfils` is None where only a version
-    that did not know the word has registered it: effect handlers do, then."""
+    that did not know the word has registered it: effect handlers do, then. `runbook`: its author's words to who finds a
+    run of it failed."""
 
     __tablename__ = "handlers"
 
@@ -399,6 +401,7 @@ class HandlerRow(LedgerRow, table=True):
     paused_reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
     waiting_since: datetime | None = time_column(nullable=True)
     waiting_reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
+    runbook: str | None = words_column(RUNBOOK_CHARS)
 
 
 class LeaseRow(LedgerRow, table=True):

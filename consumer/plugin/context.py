@@ -27,7 +27,7 @@ from consumer.plugin.emission import (
     wrong_read,
 )
 from consumer.plugin.handler import Handler
-from consumer.plugin.payloads import OURS
+from consumer.plugin.payloads import not_a_plugins
 from consumer.plugin.payments_api import PaymentsApi
 from consumer.plugin.session import HandlerSession
 from consumer.plugin.snapshot import SNAPSHOT_KINDS, Snapshot, SnapshotKind, SnapshotSource, subject_of
@@ -234,10 +234,7 @@ class Context:
         return self._given_session
 
     def _not_its_own(self, what: str, event_type: str) -> str | None:
-        """What is wrong where a plugin says, or takes back, what is not a plugin's to say."""
-        if self._handler.is_built_in or event_type not in OURS:
-            return None
-        return f"{what} of {event_type} is no plugin's: the service says it, or a built-in handler, exactly once"
+        return None if self._handler.is_built_in else not_a_plugins(what, event_type)
 
     def _refuse(self, wrong: str | None) -> None:
         if wrong is not None:

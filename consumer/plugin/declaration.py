@@ -14,7 +14,7 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 from consumer.errors import HandlerInvalid
 from consumer.events import Event
 from consumer.plugin.context import Context
-from consumer.plugin.handler import LONGEST_S, Handler, matches
+from consumer.plugin.handler import LONGEST_S, RUNBOOK_CHARS, Handler, matches
 from consumer.plugin.payloads import CATALOGUE
 from consumer.retry import OnDead, RetryPolicy
 
@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FULFILMENT = "fulfilment.requested"
 FACTOR_MAX = 1000.0
+_CREDENTIALS = re.compile(r"://[^/?#\s]*@")
 _PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
 
 HandlerFunction = Callable[[Event[Any], Context], Coroutine[Any, Any, None]]
@@ -157,6 +158,18 @@ def checked_name(value: str | None) -> str | None:
     return value
 
 
+def checked_runbook(value: str | None) -> str | None:
+    """One short line for the operator, or none. Raises HandlerInvalid."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.strip() or len(value) > RUNBOOK_CHARS or not value.isprintable():
+        what = f"runbook is one line of text, or an https address, of at most {RUNBOOK_CHARS} printable characters"
+        raise HandlerInvalid(what, characters=len(value) if isinstance(value, str) else None)
+    if _CREDENTIALS.search(value):
+        raise HandlerInvalid("runbook is shown to everybody who looks: leave user and password out of its address")
+    return value.strip()
+
+
 def checked_count(option: str, value: int) -> int:
     """A whole number above zero. Raises HandlerInvalid."""
     if type(value) is not int or value < 1:
@@ -178,6 +191,7 @@ class Options(TypedDict, total=False):
     on_dead: OnDead
     breaker_after: int
     pause_after: int
+    runbook: str | None
 
 
 @overload
@@ -206,6 +220,7 @@ def handles(
     on_dead: OnDead = "block",
     breaker_after: int = 5,
     pause_after: int = 20,
+    runbook: str | None = None,
     batch: bool = False,
 ) -> Callable[[Any], Any]:
     """Declare an async function as the handler of event types.
@@ -225,6 +240,9 @@ def handles(
     `breaker_after` attempts in a row that could not reach what the handler depends on (connection refused, no answer
     in time, 5xx, 401, 429) open its breaker: its runs wait, at no cost, until a probe gets through; 0 turns that off.
     `pause_after` dead runs in a row (or half of many) pause the handler until an operator resumes it; 0 turns that off.
+
+    `runbook`: one line for the operator, or an https address, of at most 200 characters. It is shown wherever somebody
+    meets a failed run of this handler: in `status`, `explain`, `dead list`, `events show`, and on the pages.
 
     `batch`: a projection that takes many events at once, `async def name(batch: Sequence[tuple[Event, Context]])`. They
     are of one application; of one key in their order. It succeeds or fails as a whole: when it raises, each of them
@@ -253,6 +271,7 @@ def handles(
             on_dead=checked_on_dead(on_dead),
             breaker_after=checked_limit("breaker_after", breaker_after),
             pause_after=checked_limit("pause_after", pause_after),
+            runbook=checked_runbook(runbook),
             version=code_version(function),
             is_built_in=(function.__module__ or "").partition(".")[0] == _BUILT_IN,
         )

@@ -11,6 +11,8 @@ from consumer.errors import ConsumerError
 from consumer.retry import OnDead, RetryPolicy
 
 LONGEST_S = 366 * 86400.0
+RUNBOOK_CHARS = 200
+"""What the ledger's column holds."""
 
 
 class RetryLater(ConsumerError):
@@ -40,7 +42,8 @@ class Reject(ConsumerError):
 @dataclass(frozen=True, kw_only=True)
 class Handler:
     """A declared handler: what it wants, and how it is run. `together` takes many events, `function` always one.
-    `is_built_in`: it came with the consumer, and may say what is not a plugin's to say."""
+    `is_built_in`: it came with the consumer, and may say what is not a plugin's to say. `runbook`: the author's words
+    to the operator who finds a run of it failed."""
 
     name: str
     types: tuple[str, ...]
@@ -57,6 +60,7 @@ class Handler:
     version: str = ""
     plugin: str = ""
     is_built_in: bool = False
+    runbook: str | None = None
 
     def wants(self, event_type: str) -> bool:
         """Whether an event of this type is for this handler."""

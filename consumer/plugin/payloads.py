@@ -286,3 +286,10 @@ _WORDS = (WordSaid, FindingClosed, CustomerAttached, AccessGiven, AccessTaken)
 OURS: frozenset[str] = CATALOGUE - {one for model in _WORDS for one in model.event_types}
 """What only the service, a read of it, or a built-in projection says. Said by a plugin it would be a second parcel, a
 proof that nobody gave, or a timer that is gone."""
+
+
+def not_a_plugins(what: str, event_type: str) -> str | None:
+    """What is wrong where a plugin says (`emit`), or takes back (`withdraw`), what is not a plugin's to say."""
+    if event_type not in OURS:
+        return None
+    return f"{what} of {event_type} is no plugin's: the service says it, or a built-in handler, exactly once"

@@ -199,6 +199,12 @@ def plugin(source: str) -> ModuleType:
     ({"concurrency": True}, "concurrency is a whole number above zero"),
     ({"pause_after": False}, "pause_after is a whole number, 0 for never"),
     ({"name": 5}, "name is a text"),
+    ({"runbook": 5}, "runbook is one line"),
+    ({"runbook": " "}, "runbook is one line"),
+    ({"runbook": "x" * 201}, "at most 200 printable"),
+    ({"runbook": "first\nsecond"}, "runbook is one line"),
+    ({"runbook": "turned \u202e round"}, "printable"),
+    ({"runbook": "https://ada:secret@wiki.example"}, "leave user and password out"),
 ], ids=str)  # fmt: skip
 def test_an_option_of_another_type_is_named(options: dict[str, Any], told: str) -> None:
     async def ship(event: Event, ctx: Context) -> None: ...

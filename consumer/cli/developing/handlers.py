@@ -56,7 +56,7 @@ def list_handlers(as_json: Json = False) -> None:
         ],
         empty="no handler is installed",
     )  # fmt: skip
-    for line in (*map(_stands_still, rows), *map(_missed, rows)):
+    for line in (*map(_stands_still, rows), *map(_runbook, rows), *map(_missed, rows)):
         if line:
             output.line(line)
     for plugin in broken:
@@ -153,6 +153,7 @@ def _row(handler: Handler, known: HandlerRow | None, missed: int, later: PutOff 
         "missed": missed,
         "put_off": asdict(later) if later else None,
         **_state(known),
+        "runbook": known.runbook if known else handler.runbook,
     }
 
 
@@ -184,6 +185,11 @@ def _stands_still(row: Mapping[str, Any]) -> str:
         since = f"{oldest['since']:%Y-%m-%d %H:%M} UTC"
         return f"waits: {row['name']}: puts off {oldest['event_id']} since {since}: {oldest['reason']}"
     return ""
+
+
+def _runbook(row: Mapping[str, Any]) -> str:
+    """What its author tells the operator; empty where it runs."""
+    return f"runbook of {row['name']}: {row['runbook']}" if row["runbook"] and _word(row) != "runs" else ""
 
 
 def _missed(row: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from consumer.cli.filters import (
 )
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
-from consumer.console.event_view import attempt_document, event_document, payload_of, run_document
+from consumer.console.event_view import attempt_document, event_document, payload_of, run_document, runbooks_of
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.engine.database_time import shared_time
@@ -103,12 +103,13 @@ def show(
 
     With --json it is a fixture: `workbench.event_from(FILE)` makes it an event again. Personal values are masked.
     """
-    row, of_event, attempts = run(_load(application, event_id, raw=raw))
+    row, of_event, attempts, runbooks = run(_load(application, event_id, raw=raw))
     output = Output(as_json)
     payload = payload_of(row, raw=raw)
     output.document(
         {**event_document(row), "object_id": row.object_id, "customer": payload.customer, "payload": payload.body,
-         "runs": [run_document(one) for one in of_event], "attempts": [attempt_document(one) for one in attempts]}
+         "runs": [run_document(one, runbooks) for one in of_event],
+         "attempts": [attempt_document(one) for one in attempts]}
     )  # fmt: skip
     output.fields(event_document(row))
     output.line("")
@@ -120,6 +121,8 @@ def show(
         [[one.handler, one.status, one.attempts, one.next_at, one.code, one.reason] for one in of_event],
         empty="no handler wants events of this type",
     )
+    for handler, text in runbooks.items():
+        output.line(f"runbook of {handler}: {text}")
     for one in attempts:
         if one.trace:
             output.line(f"{shown(one.finished_at)} {one.handler}, attempt {one.number}: {one.code}: {one.reason}")
@@ -153,7 +156,7 @@ def _state(row: EventRow, handler: str | None, states: States) -> dict[str, Any]
 
 async def _load(
     application: str, event_id: str, *, raw: bool
-) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow]]:
+) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow], Mapping[str, str]]:
     async with ledger(settings_looking()) as database:
         if raw:
             await _audit(database, application, event_id)
@@ -172,13 +175,11 @@ async def _audit(database: Database, application: str, event_id: str) -> None:
 
 async def _read(
     database: Database, application: str, event_id: str
-) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow]]:
+) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow], Mapping[str, str]]:
     async with database.reading() as session:
         row = await events.get(session, application, event_id)
         if row is None:
             raise NotFound("the ledger has no such event", application=application, event_id=event_id[:100])
-        return (
-            row,
-            await runs.of_event(session, application, event_id),
-            await runs.attempts_of(session, application, event_id),
-        )
+        of_event = await runs.of_event(session, application, event_id)
+        attempts = await runs.attempts_of(session, application, event_id)
+        return row, of_event, attempts, await runbooks_of(session, of_event)

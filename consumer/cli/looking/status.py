@@ -58,6 +58,7 @@ LOCK_S = 5.0
 TOLD_APART = ("application", "held_up", "missing")
 UNHEARD_AFTER = timedelta(seconds=10)
 PROBLEMS_MAX = 3
+RUNBOOKS_MAX = 20
 
 
 @dataclass(kw_only=True)
@@ -107,7 +108,11 @@ def _print(output: Output, found: Look) -> None:
     output.line(worst(found.findings).name.lower())
     for finding in found.findings:
         output.line(f"  {finding.grade.name.lower()}: {finding.text} [{finding.code}]")
-    output.fields(asdict(found.figures) if found.figures else {})
+    figures = asdict(found.figures) if found.figures else {}
+    runbooks = list(figures.pop("runbooks", {}).items())
+    for handler, text in runbooks[:RUNBOOKS_MAX] if found.findings else ():
+        output.line(f"  runbook of {handler}: {text}")
+    output.fields(figures)
     for one in found.processes:
         output.line(_process_line(one))
     for group in found.groups:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -35,7 +35,7 @@ from consumer.console.operators.deaths import SUBJECTS_MAX, death_groups
 from consumer.errors import UsageError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import dead
+from consumer.ledger.handling import dead, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.tables import RunStatus
 
@@ -93,17 +93,18 @@ def list_dead(
 ) -> None:
     """The dead runs that fit, oldest event first, grouped by what they died of; `--each` shows every one."""
     wanted = replace(wanted, discarded=discarded, limit=limit)
-    found = run(_search(wanted))
+    found, runbooks = run(_listed(wanted))
     in_all = 0
     if not found:
         run(_require_known(wanted))
         in_all = run(_totals(DeadFilter(discarded=discarded))).total()
     by_kind = run(_totals(wanted)) if len(found) == limit else Counter((one.handler, one.fingerprint) for one in found)
     output = Output(as_json)
-    groups, total, kinds = death_groups(found, by_kind), by_kind.total(), len(by_kind)
+    groups, total, kinds = death_groups(found, by_kind, runbooks), by_kind.total(), len(by_kind)
     is_all = total < COUNT_MAX
     counts = {"total": total, "kinds": kinds, "counted_all": is_all}
-    output.document({"dead": [_shown(one) for one in found], "groups": groups} | counts)
+    dead_runs = [_shown(one) | {"runbook": runbooks.get(one.handler)} for one in found]
+    output.document({"dead": dead_runs, "groups": groups} | counts)
     more = f"{total - len(found)} more: these are the first {len(found)} (--limit)" if total > len(found) else None
     if found and not each:
         at_least = "" if is_all else "at least "
@@ -124,6 +125,8 @@ def list_dead(
         ],
         empty=_none_fits(in_all, discarded=discarded),
     )  # fmt: skip
+    for handler, text in runbooks.items():
+        output.line(f"runbook of {handler}: {text}")
     if more:
         output.line(more)
 
@@ -142,6 +145,8 @@ def _print_groups(output: Output, groups: Sequence[dict[str, Any]], at_least: st
         output.line(f"{count} x {one['handler']}  {one['code']}: {one['reason']}  [{one['fingerprint']}]")
         if one["place"]:
             output.line(f"   at {one['place']}")
+        if one["runbook"]:
+            output.line(f"   runbook: {one['runbook']}")
         more = "" if one["count"] <= SUBJECTS_MAX else ", …"
         seen = "" if one["looked_at"] == one["count"] else f" (the first {one['looked_at']})"
         output.line(f"   from {shown(one['first'])} to {shown(one['last'])}{seen}: {', '.join(one['subjects'])}{more}")
@@ -234,6 +239,13 @@ async def _now() -> datetime:
 async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
     async with ledger(settings_looking()) as database, database.reading() as session:
         return await dead.search(session, wanted)
+
+
+async def _listed(wanted: DeadFilter) -> tuple[Sequence[DeadRun], Mapping[str, str]]:
+    """Those that fit, and what the authors of their handlers tell the operator."""
+    async with ledger(settings_looking()) as database, database.reading() as session:
+        found = await dead.search(session, wanted)
+        return found, await handlers.runbooks(session, {one.handler for one in found})
 
 
 async def _totals(wanted: DeadFilter) -> Counter[tuple[str, str | None]]:

@@ -11,9 +11,11 @@ from consumer.ledger.handling.dead import DeadRun
 SUBJECTS_MAX: Final = 5
 
 
-def death_groups(found: Sequence[DeadRun], by_kind: Mapping[tuple[str, str | None], int]) -> list[dict[str, Any]]:
+def death_groups(
+    found: Sequence[DeadRun], by_kind: Mapping[tuple[str, str | None], int], runbooks: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """By fingerprint and handler: how many of all, and of those `found` since when, the last, what they died of and
-    where, and whose they are."""
+    where, whose they are, and what the handler's author tells the operator."""
     grouped: dict[tuple[str, str | None], list[DeadRun]] = {}
     for one in found:
         grouped.setdefault((one.handler, one.fingerprint), []).append(one)
@@ -28,6 +30,7 @@ def death_groups(found: Sequence[DeadRun], by_kind: Mapping[tuple[str, str | Non
             "code": runs[-1].code,
             "reason": runs[-1].reason,
             "place": place_in(runs[-1].trace) or "",
+            "runbook": runbooks.get(handler),
             "subjects": list(dict.fromkeys(one.key for one in runs))[:SUBJECTS_MAX],
         }
         for (handler, fingerprint), runs in grouped.items()

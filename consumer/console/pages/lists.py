@@ -81,10 +81,13 @@ async def list_dead(request: web.Request) -> web.Response:
             if len(found) == LOOKED_AT
             else Counter((one.handler, one.fingerprint) for one in found)
         )
+        runbooks = await handlers.runbooks(session, {one.handler for one in found})
     kinds: dict[tuple[str, str | None], list[DeadRun]] = {}
     for one in found:
         kinds.setdefault((one.handler, one.fingerprint), []).append(one)
-    groups = [(group, kinds[group["handler"], group["fingerprint"]]) for group in death_groups(found, by_kind)]
+    groups = [
+        (group, kinds[group["handler"], group["fingerprint"]]) for group in death_groups(found, by_kind, runbooks)
+    ]
     return page(
         request,
         "lists/dead.html",

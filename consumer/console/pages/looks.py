@@ -8,7 +8,7 @@ import orjson
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console.event_view import attempt_document, event_document, payload_of, run_document
+from consumer.console.event_view import attempt_document, event_document, payload_of, run_document, runbooks_of
 from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near
 from consumer.console.mentions import SUBJECTS
@@ -99,7 +99,9 @@ async def event(request: web.Request) -> web.Response:
         row = await events.get(session, application, id_)
         if row is None:  # what comes next is an event that is not published yet
             return await _told(request, session, id_, application, await _found(session, id_, application))
-        of_event = [run_document(one) for one in await runs.of_event(session, application, id_)]
+        rows = await runs.of_event(session, application, id_)
+        runbooks = await runbooks_of(session, rows)
+        of_event = [run_document(one, runbooks) for one in rows]
         attempts = [attempt_document(one) for one in await runs.attempts_of(session, application, id_)]
     said = orjson.dumps(payload_of(row).body, option=orjson.OPT_INDENT_2).decode()
     return page(

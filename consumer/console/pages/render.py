@@ -56,7 +56,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"shown": shown, "commands": commands, "words": words, "changes": changes, "sent": sent}
+    found.filters |= {"shown": shown, "commands": commands, "words": words, "changes": changes}
+    found.filters |= {"sent": sent, "runbook": runbook}
     found.globals |= {"link": link, "about": about, "command": command, "prefix": PREFIX, "at": at}
     found.globals |= {"settle": settle, "cured": CURED, "first": FIRST}
     return found
@@ -91,6 +92,13 @@ def commands(text: str) -> Markup:
     return Markup().join(
         Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
     )
+
+
+def runbook(text: str) -> Markup:
+    """What a handler's author tells the operator; an https address, and no other, is a link."""
+    if not text.startswith("https://") or " " in text:
+        return escape(printable(text))
+    return Markup('<a href="{}" rel="noreferrer">{}</a>').format(text, printable(text))
 
 
 def sent(value: object) -> Markup:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Select, Table, func, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import among, insert_into
 from consumer.ledger.tables import REASON_CHARS, HandlerRow
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ async def register(session: AsyncSession, handlers: Sequence[Handler], now: date
             index_elements=["name"],
             set_={
                 name: insert.excluded[name]
-                for name in ("plugin", "types", "transactional", "fulfils", "code_version", "last_seen_at")
+                for name in ("plugin", "types", "transactional", "fulfils", "runbook", "code_version", "last_seen_at")
             },
         )
         rows = [
@@ -41,6 +41,7 @@ async def register(session: AsyncSession, handlers: Sequence[Handler], now: date
                 "types": " ".join(handler.types),
                 "transactional": handler.transactional,
                 "fulfils": handler.fulfils,
+                "runbook": handler.runbook,
                 "code_version": handler.version,
                 "first_seen_at": now,
                 "last_seen_at": now,
@@ -63,6 +64,14 @@ async def waiting(session: AsyncSession) -> frozenset[str]:
 async def everyone(session: AsyncSession) -> Sequence[HandlerRow]:
     """All handlers the ledger has seen, by name."""
     return (await session.execute(select(HandlerRow).order_by(_HANDLERS.c.name))).scalars().all()
+
+
+async def runbooks(session: AsyncSession, names: Collection[str]) -> dict[str, str]:
+    """What the authors of these handlers tell the operator, as far as they say something."""
+    told = select(_HANDLERS.c.name, _HANDLERS.c.runbook).where(
+        among(_HANDLERS.c.name, sorted(set(names))), _HANDLERS.c.runbook.is_not(None)
+    )
+    return dict((await session.execute(told.order_by(_HANDLERS.c.name))).all()) if names else {}
 
 
 def bystanders() -> Select[tuple[str]]:

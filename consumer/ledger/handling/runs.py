@@ -565,6 +565,18 @@ async def put_off(session: AsyncSession, now: datetime) -> dict[str, PutOff]:
     return found
 
 
+async def failing(session: AsyncSession) -> frozenset[str]:
+    """The handlers of which some run failed and is tried again. Looks at the PUT_OFF_LOOK of each that come next."""
+    wanting = list(await session.scalars(_HANDLERS_WITH[RunStatus.RETRYING]))
+    return frozenset([one for one in wanting if (await session.execute(_FAILING, {"handler": one})).first()])
+
+
+def _has_failed() -> Select[Any]:
+    waits = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler"))
+    coming = select(_RUNS.c.code).where(*waits).order_by(_RUNS.c.next_at).limit(PUT_OFF_LOOK).subquery()
+    return select(coming.c.code).where(coming.c.code.is_not(None)).limit(1)
+
+
 def _oldest_put_off() -> Select[Any]:
     columns = (_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.created_at, _RUNS.c.code, _RUNS.c.reason)
     waits = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler"), _RUNS.c.next_at > _NOW)
@@ -575,3 +587,4 @@ def _oldest_put_off() -> Select[Any]:
 
 
 _PUT_OFF = _oldest_put_off()
+_FAILING = _has_failed()

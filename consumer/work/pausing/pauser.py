@@ -104,7 +104,8 @@ class Pauser:
     def _pause(self, name: str, reason: str | None) -> None:
         if reason is None:
             return
-        _log.error("handler_paused_itself", handler=name, reason=reason,
+        handler = self._registry.get(name)
+        _log.error("handler_paused_itself", handler=name, reason=reason, runbook=handler.runbook if handler else None,
                    resume=f"consumer handlers resume {name} --reason ...")  # fmt: skip
         self._observer.stopped(name)
         self._unstored[name] = reason

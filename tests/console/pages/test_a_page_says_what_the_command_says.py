@@ -17,8 +17,9 @@ from consumer.clock import DrivenClock
 from consumer.console.pages.desk import KEPT_S
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database, audit
-from consumer.ledger.handling import events
+from consumer.ledger.handling import events, handlers
 from consumer.ledger.reading import quarantine
+from consumer.plugin import Context, Event, Handler
 from consumer.reason import Reason
 from tests.console.pages.conftest import Open, Pages, healthy, text
 from tests.contract.ledger import facts
@@ -168,6 +169,41 @@ async def test_each_event_that_a_page_names_has_a_page(projections: Projections,
     assert len(named) > 1
     for path in named:
         await text(pages, unescape(path))
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("https://wiki.example/?a=1&b", '<a href="https://wiki.example/?a=1&amp;b" rel="noreferrer">'),
+        ("Call <Ada>, see https://wiki.example", "Call &lt;Ada&gt;, see https://wiki.example<"),
+        ("javascript:alert(1)", "javascript:alert(1)<"),
+    ],
+)
+async def test_a_failed_run_stands_with_its_authors_words(
+    sqlite_ledger: Database,
+    projections: Projections,
+    pages: Pages,
+    open_pages: Open,
+    three_dead: None,
+    told: str,
+    shown: str,
+) -> None:
+    # case: R10
+    await projections.feed(own("checkout.registered", "order:1", {"session_id": "s1", "order_id": "1"}))
+    async with sqlite_ledger.transaction() as session:
+        ship = Handler(name=facts.HANDLER, types=("order.paid",), function=nothing, runbook=told)
+        await handlers.register(session, [ship], facts.NOW)
+    for path in ("dead", "event?id=evt_1", "handlers", "order?id=1"):
+        assert shown in await text(pages, f"/console/{path}"), path
+
+    async def status() -> Mapping[str, Any]:
+        return {**await healthy(), "runbooks": {facts.HANDLER: told}}
+
+    assert shown in await text(await open_pages(status=status), "/console/")
+
+
+async def nothing(event: Event, ctx: Context) -> None:
+    return
 
 
 async def test_dead_runs_stand_by_what_they_died_of(pages: Pages, three_dead: None) -> None:

@@ -161,8 +161,8 @@ async def test_who_upgrades_what_another_owns_is_told_whose_table_it_is(shop: Sh
 
 async def _back_one(shop: Shop) -> None:
     """As if the newest migration had not been run."""
-    await shop.admin.execute("DELETE FROM revisions WHERE id = 'ledger_0023'; DROP INDEX ix_outbox_derived")
-    await shop.admin.execute("UPDATE alembic_version SET version_num = 'ledger_0022' WHERE version_num = 'ledger_0023'")
+    await shop.admin.execute("DELETE FROM revisions WHERE id = 'ledger_0024'; ALTER TABLE handlers DROP COLUMN runbook")
+    await shop.admin.execute("UPDATE alembic_version SET version_num = 'ledger_0023' WHERE version_num = 'ledger_0024'")
 
 
 # cause: 3F000
