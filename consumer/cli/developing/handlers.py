@@ -66,13 +66,15 @@ def list_handlers(as_json: Json = False) -> None:
 @app.command()
 def check(as_json: Json = False) -> None:
     """Import every plugin and say what is wrong, one line a problem; exit 1 when there is one."""
-    from consumer.cli.developing.unmigrated import unmigrated  # these two want Alembic: only who checks waits for it
+    from consumer.cli.developing.misuse import misused
+    from consumer.cli.developing.unmigrated import unmigrated  # these want Alembic: only who checks waits for it
     from consumer.work.inspection import Problem, inspect_plugins, warnings_of
 
     settings = settings_for(Role.OPERATE)
     registry = registry_of(settings)
     renamed = {new: old for old, new in settings.renamed_handlers.items()}
     problems = inspect_plugins(registry, allowed=settings.handlers, renamed=renamed)
+    problems += misused(registry)
     problems += unmigrated(registry)
     told = [line.partition(": ") for line in option_problems(registry, settings.handler_options)]
     problems += [Problem(plugin=place, text=text) for place, _, text in told]

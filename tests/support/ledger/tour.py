@@ -32,7 +32,7 @@ from consumer.ledger.plans.plans import Decided
 from consumer.ledger.plans.tables import Action
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading.observations import Observed
-from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, QuarantineRow, ReadRow, RunStatus
+from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, QuarantineRow, ReadRow, RunRow, RunStatus
 from consumer.plugin import Emission, Event, ReadRequest
 from consumer.reason import Reason
 from handlers.access.policy import Policy
@@ -136,7 +136,8 @@ BY_NAME: Mapping[str, Any] = {
     "event_ids": ["evt_5", "evt_6"], "delivery_ids": ["past_1000001"], "object_ids": ["past_1000001"], "kind": "order",
     "object_id": "past_1000001", "key": "order:order-5", "moment": AT, "since": AT, "before": NOW, "unless": "ENDED",
     "application_names": ["default"], "role": "sync/default", "holder": "h", "token": 1, "state": {}, "walk": "events",
-    "name": "test:ship", "names": ["test:ship"], "counted": True, "next_at": NOW, "due_at": NOW, "code": "x",
+    "name": "test:ship", "names": ["test:ship"], "of_event": [_row(RunRow, handler=HANDLER, status="dead")],
+    "counted": True, "next_at": NOW, "due_at": NOW, "code": "x",
     "process": "p", "fingerprint": "f",
     "customer": "past_1000001", "subscription_id": "past_1000001", "session_id": "past_1000001",
     "subject": "past_1000001", "policy": Policy(), "after": None, "causes": {"evt_5"}, "count": 1,

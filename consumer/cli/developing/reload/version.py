@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from consumer.cli.developing.misuse import misused
 from consumer.work.inspection import Problem, inspect_plugins, warnings_of
 from consumer.work.registry import Registry
 
@@ -40,7 +41,7 @@ def version_of(registry: Registry, files: Iterable[str]) -> Version:
     return Version(
         plugins=plugins,
         broken=broken,
-        problems=_lines(problems),
+        problems=_lines([*problems, *misused(registry)]),
         warnings=_lines(warnings_of(registry)),
         files=tuple(files),
     )
