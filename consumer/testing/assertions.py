@@ -9,6 +9,7 @@ the order, and a handler that lets the newest one decide is found out.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import random
 from collections import Counter
@@ -19,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from consumer.errors import HandlerInvalid
+from consumer.errors import HandlerInvalid, UsageError
 from consumer.events import Event
 from consumer.plugin import Handler, Reject, declared
 from consumer.plugin.declaration import FULFILMENT
@@ -28,7 +29,7 @@ from consumer.testing.outside import SAFE, Answer
 from consumer.testing.payments_fake import PaymentsFake
 from consumer.testing.refusal import refuse
 from consumer.testing.workbench import Function, Ran, Workbench
-from consumer.work.place import home_of
+from consumer.work.place import home_of, told_import
 
 ORDERS_MAX = 24
 PATIENCE_S = 90_000.0
@@ -42,7 +43,11 @@ DEAF = (
 )
 LOST_ANSWER = "the answer was lost, it is tried again"
 
+GIVEN_MAX_CHARS = 300
+
 Play = Callable[[Workbench], None]
+Given = Callable[[Workbench], None]
+"""What each play begins with, on a workbench of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +83,7 @@ def assert_idempotent(
     observed: Sequence[Event] = (),
     allow: Collection[str] = (),
     best_effort: bool = False,
-    given: Callable[[Workbench], None] | None = None,
+    given: Given | None = None,
 ) -> None:
     """Raise AssertionError, with the way that did it, when repeating changes what the handler leaves behind.
 
@@ -110,7 +115,7 @@ def assert_order_independent(
     observed: Sequence[Event] = (),
     allow: Collection[str] = (),
     data: bool = False,
-    given: Callable[[Workbench], None] | None = None,
+    given: Given | None = None,
 ) -> None:
     """Raise AssertionError, with the order that did it, when the order of the events changes what is left behind.
 
@@ -158,8 +163,10 @@ class Stage:
         *,
         ground: Ground,
         data: bool = False,
-        given: Callable[[Workbench], None] | None = None,
+        given: Given | None = None,
     ) -> None:
+        if inspect.iscoroutinefunction(given):
+            raise UsageError("what is given is a plain function: def name(workbench), not async")
         self._ground = ground
         self._given = given
         self._handler = handler
@@ -206,7 +213,11 @@ class Stage:
         """What the tables hold that are given, before the handler is there."""
         if self._given is None:
             return {}
-        self._given(bench)
+        try:
+            bench.begin(self._given)
+        except Exception as error:
+            told = told_import(error, [self._given.__module__ or ""], GIVEN_MAX_CHARS)
+            raise UsageError(f"what is given cannot be played: {told}") from error
         return bench.tables()
 
     def _gave_up(self, run: Ran) -> bool:

@@ -15,7 +15,7 @@ from consumer.errors import UsageError
 from consumer.events import Event
 from consumer.payload import known_types
 from consumer.plugin import Handler
-from consumer.testing.assertions import Left, Stage, declaration
+from consumer.testing.assertions import Given, Left, Stage, declaration
 from consumer.testing.ground import Ground
 from consumer.testing.workbench import Function, Workbench
 
@@ -48,27 +48,38 @@ class History:
 
 
 def assert_history(
-    handler: Function, events: Sequence[Event], steps: Sequence[str], *, options: Mapping[str, Any] | None = None
+    handler: Function,
+    events: Sequence[Event],
+    steps: Sequence[str],
+    *,
+    options: Mapping[str, Any] | None = None,
+    given: Given | None = None,
 ) -> None:
     """Raise AssertionError when the handler leaves something else behind after these steps than after each event once.
 
     `steps`: `deliver 0`, `at once 0`, `crash 0`, `lose the answer 0` (the number is the place in `events`), `a day
-    passes`. This is what `consumer handlers simulate` prints. Raises UsageError for a step that is none.
+    passes`. `given` as for `assert_idempotent`. This is what `consumer handlers simulate` prints. Raises UsageError for
+    a step that is none.
     """
     history = History(tuple(events), tuple(_step(one, len(events)) for one in steps))
     with Ground() as ground:
-        found = Player(handler, options, ground).play(history)
+        found = Player(handler, options, ground, given).play(history)
     if found is not None:
         raise AssertionError(f"after {', '.join(steps)}: {found}")
 
 
 def simulate(
-    handler: Function, *, runs: int, seed: int = 1, options: Mapping[str, Any] | None = None
+    handler: Function,
+    *,
+    runs: int,
+    seed: int = 1,
+    options: Mapping[str, Any] | None = None,
+    given: Given | None = None,
 ) -> History | None:
     """Play `runs` random histories; the smallest failing one that could be found, or None. The same seed plays the
-    same histories."""
+    same histories. `given` as for `assert_idempotent`."""
     with Ground() as ground:
-        player = Player(handler, options, ground)
+        player = Player(handler, options, ground, given)
         for history in histories(handler, runs=runs, seed=seed):
             told = player.play(history)
             if told is not None:
@@ -86,15 +97,18 @@ def histories(handler: Function, *, runs: int, seed: int) -> Iterator[History]:
 class Player:
     """Plays histories with one handler. What is left when all is well is kept for each choice of events."""
 
-    def __init__(self, handler: Function, options: Mapping[str, Any] | None, ground: Ground) -> None:
+    def __init__(
+        self, handler: Function, options: Mapping[str, Any] | None, ground: Ground, given: Given | None = None
+    ) -> None:
         self._ground = ground
+        self._given = given
         self._handler = handler
         self._options = options
         self._plain: dict[tuple[str, ...], Left] = {}
 
     def play(self, history: History) -> str | None:
         """What is wrong after it, or None."""
-        stage = Stage(self._handler, history.events, options=self._options, ground=self._ground)
+        stage = Stage(self._handler, history.events, options=self._options, ground=self._ground, given=self._given)
         try:
             plain = self._well(stage)
             found = stage.play(lambda bench: self._happen(bench, stage, history))
@@ -207,12 +221,17 @@ def _types(pattern: str) -> list[str]:
     return [pattern]
 
 
-def as_test(handler: Function, history: History, options: Mapping[str, Any] | None = None) -> str:
+def as_test(
+    handler: Function, history: History, options: Mapping[str, Any] | None = None, given: Given | None = None
+) -> str:
     """The history as a test to paste into the plugin's own."""
     name = function_name(handler)
+    more = f", options={dict(options)!r}" if options else ""
+    more += f", given={function_name(given)}" if given is not None else ""
+    theirs = sorted({(one.__module__, function_name(one)) for one in (handler, given) if one is not None})
     lines = [
         "from consumer.testing import Workbench, assert_history",
-        f"from {handler.__module__} import {name}",
+        *[f"from {module} import {function}" for module, function in theirs],
         "",
         "",
         f"def test_{name}_survives() -> None:",
@@ -221,12 +240,12 @@ def as_test(handler: Function, history: History, options: Mapping[str, Any] | No
         *[f"            {_made(event)}," for event in history.events],
         "        ]",
         f"    steps = [{', '.join(repr(str(step)) for step in history.steps)}]",
-        f"    assert_history({name}, events, steps{f', options={dict(options)!r}' if options else ''})",
+        f"    assert_history({name}, events, steps{more})",
     ]
     return "\n".join(lines) + "\n"
 
 
-def function_name(handler: Function) -> str:
+def function_name(handler: Function | Given) -> str:
     """The name under which its module has it."""
     return str(getattr(handler, "__name__", "handler"))
 

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
 from sqlalchemy import select
+from sqlalchemy.orm import make_transient
 
 from consumer.broker.base import Partition, Record
 from consumer.clock import DrivenClock
@@ -45,6 +46,7 @@ from consumer.work.ingest.ingest import Ingest
 from consumer.work.registry import Registry, handlers_of
 
 ROUNDS_MAX = 1000
+BEFORE = -999_999
 
 T = TypeVar("T")
 Row = TypeVar("Row")
@@ -279,6 +281,8 @@ class Workbench:
 
     def fill(self, *rows: Any) -> None:
         """Put rows into the plugin's own tables, as earlier runs left them: what a handler finds there."""
+        for row in rows:
+            make_transient(row)  # it may have been given to another workbench
 
         async def write() -> None:
             async with self._ground.database.transaction() as session:
@@ -286,6 +290,14 @@ class Workbench:
 
         self._ground.prepare()
         self._wait(write())
+
+    def begin(self, given: Callable[[Workbench], None]) -> None:
+        """What was before all that comes: events and observations that this makes are none of those, and older."""
+        numbers, self._numbers = self._numbers, itertools.count(BEFORE)
+        try:
+            given(self)
+        finally:
+            self._numbers = numbers
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
         """Every row of every table that is not the ledger's, without times and without keys that count up."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import aiohttp
 import pytest
 from sqlalchemy import Table, update
 from sqlmodel import Field, SQLModel
 
+from consumer.errors import UsageError
 from consumer.plugin import Context, Event, Reject, handles
-from consumer.testing import Answer, Workbench, assert_idempotent, assert_order_independent
+from consumer.testing import Answer, Workbench, assert_history, assert_idempotent, assert_order_independent
 
 URL = "https://shop.example/orders"
 
@@ -278,6 +279,66 @@ def test_a_handler_finds_what_earlier_runs_left(workbench: Workbench) -> None:
 def test_rows_that_were_given_are_nothing_that_it_did() -> None:
     with pytest.raises(AssertionError, match="nothing"):
         assert_idempotent(reserve, given=lambda bench: bench.fill(KitStock(article="pen", left=1)))
+
+
+def was_read(bench: Workbench) -> None:
+    for order_id in ("A-1", "A-2"):
+        bench.observe("order", order_id, {"status": "OPEN", "amount": "25.00"})
+
+
+# case: H11
+def test_what_the_service_showed_before_is_no_event_of_the_play(workbench: Workbench) -> None:
+    """Its id was that of the first event, which then came as a duplicate, and was handled by nobody."""
+
+    @handles("fulfilment.requested", name="test:reads_first")
+    async def reads_first(event: Event, ctx: Context) -> None:
+        order = await ctx.snapshot()
+        if order is None:
+            raise ValueError("it was not read")
+        headers = {"Idempotency-Key": ctx.idempotency_key}
+        async with ctx.http.post(URL, json={"amount": order.record["amount"]}, headers=headers) as answer:
+            answer.raise_for_status()
+
+    asked = workbench.event("fulfilment.requested", order_id="A-1")
+    assert_idempotent(reads_first, [asked], given=was_read)
+    assert_history(reads_first, [asked], ["crash 0", "deliver 0"], given=was_read)
+    with pytest.raises(AssertionError, match="it was not read"):
+        assert_history(reads_first, [asked], ["deliver 0"])
+
+
+# case: H11
+def test_what_is_given_is_older_than_all_that_comes(workbench: Workbench) -> None:
+    @handles("order.observed", transactional=True, name="test:follows")
+    async def follows(event: Event, ctx: Context) -> None:
+        newest = await ctx.snapshot()
+        ctx.emit("shop.followed", event.key, {"status": newest.status if newest else None}, once="status")
+
+    paid = workbench.event("order.observed", order_id="A-1", data={"record": {"status": "PAID"}})
+    workbench.begin(was_read)
+    workbench.run(follows, paid)
+    assert [one.data["data"]["status"] for one in workbench.emitted] == ["PAID"]
+
+
+# case: H11
+def test_a_row_may_be_given_to_every_play() -> None:
+    """It was put into the first ledger only, and each later play found none."""
+    book = KitStock(article="book", left=3)
+    assert_idempotent(reserve, given=lambda bench: bench.fill(book, KitStock(article="pen", left=5)))
+
+
+# case: H11
+def test_what_cannot_be_given_is_told_as_such() -> None:
+    def twice(bench: Workbench) -> None:
+        stocked(bench)
+        stocked(bench)
+
+    async def waits(bench: Workbench) -> None: ...
+
+    with pytest.raises(UsageError, match="what is given cannot be played: IntegrityError"):
+        assert_idempotent(reserve, given=twice)
+    wrong: Any = waits
+    with pytest.raises(UsageError, match="not async"):
+        assert_idempotent(reserve, given=wrong)
 
 
 # case: H11

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
@@ -21,6 +23,7 @@ from consumer.work.registry import REASON_MAX_CHARS, Registry, handlers_of, load
 
 if TYPE_CHECKING:
     from consumer.cli.developing.trying import Tried
+    from consumer.testing.assertions import Given
     from consumer.testing.simulation import History
 
 FOUND = 1
@@ -51,6 +54,12 @@ def simulate_module(
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="ctx.options; may be repeated.")
     ] = None,
+    given: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[MODULE:]NAME", help="Function that prepares each play's workbench, as the kit's `given=`."
+        ),
+    ] = None,
     parts: Annotated[
         int | None,
         typer.Option("--processes", min=1, max=64, help="How many play; left out: one per processor, at most four."),
@@ -67,14 +76,14 @@ def simulate_module(
         raise NotFound("the module declares no such handler", handler=handler)
     options = _options(option or [])
     at_once = parts or processes()
+    begins = None if given is None else _given(given, module)
     told = {
-        name: simulated(one.function, runs=runs, seed=seed, options=options, parts=at_once)
+        name: simulated(one.function, runs=runs, seed=seed, options=options, parts=at_once, given=begins)
         for name, one in found.items()
     }
     output = Output(as_json)
-    output.document(
-        {"runs": runs, "seed": seed, "handlers": [_told(found[name], one, options) for name, one in told.items()]}
-    )
+    handlers = [_told(found[name], one, options, begins) for name, one in told.items()]
+    output.document({"runs": runs, "seed": seed, "given": given, "handlers": handlers})
     for name, history in told.items():
         if history is None:
             output.line(f"{name}: {runs} histories, and each left what it should")
@@ -82,32 +91,45 @@ def simulate_module(
         lines = [f"{name}: fails", "", *history.tells.splitlines(), "", "the smallest history, as a test:", ""]
         for line in lines:
             output.line(line)
-        for line in as_test(found[name].function, history, options).splitlines():
+        for line in as_test(found[name].function, history, options, begins).splitlines():
             output.line(f"    {line}" if line else "")
     if any(told.values()):
         raise typer.Exit(FOUND)
 
 
-def _told(handler: Handler, history: History | None, options: dict[str, Any]) -> dict[str, Any]:
+def _told(handler: Handler, history: History | None, options: dict[str, Any], begins: Given | None) -> dict[str, Any]:
     from consumer.testing.simulation import as_test
 
     if history is None:
         return {"handler": handler.name, "failed": False}
     steps = [str(step) for step in history.steps]
-    test = as_test(handler.function, history, options)
+    test = as_test(handler.function, history, options, begins)
     return {"handler": handler.name, "failed": True, "tells": history.tells, "steps": steps, "test": test}
 
 
 def _handlers(module: str) -> list[Handler]:
     sys.path.append(str(Path.cwd()))  # last: a file beside an author's module is no library
+    return handlers_of(_module(module))
+
+
+def _given(name: str, module: str) -> Given:
+    """The function that prepares a workbench: of the handlers' module, or of another. Raises UsageError."""
+    where, _, function = name.rpartition(":")
+    found = getattr(_module(where or module), function, None)
+    if not callable(found) or inspect.iscoroutinefunction(found):
+        raise UsageError("--given names no function like def stocked(workbench): …", given=name[:100])
+    begins: Given = found
+    return begins
+
+
+def _module(module: str) -> ModuleType:
     try:
-        found = import_module(module)
+        return import_module(module)
     except KeyboardInterrupt:
         raise  # an operator's
     except BaseException as error:  # whatever an author's module does at import stays its own
         told = told_import(error, [module], REASON_MAX_CHARS)
         raise UsageError(f"the module cannot be imported: {told}", module=module[:100]) from error
-    return handlers_of(found)
 
 
 def _options(given: list[str]) -> dict[str, Any]:
