@@ -341,8 +341,7 @@ def _missing(one: ApplicationStatus) -> str:
     if missed is None:
         return ""
     what = f"the service shows {missed.orders} paid order(s) and {missed.events} event(s) that the ledger lacks"
-    age_s = missed.age.total_seconds()
-    age = f"{age_s / 60:.0f} min" if missed.is_late else f"{age_s:.0f} s"
+    age = f"{missed.age_s / 60:.0f} min" if missed.is_late else f"{missed.age_s:.0f} s"
     return f"{what}, for {age}: {', '.join(missed.ids)}; `consumer explain ID` says more"
 
 

@@ -46,8 +46,8 @@ class Sightings(KeptState, walk=WALK):
             return None
         orders = [id_of(name) for name in names if name.startswith(ORDER)]
         events = [id_of(name) for name in names if not name.startswith(ORDER)]
-        age = self.looked_at - self.missing[names[0]]
-        return Missed(len(orders), len(events), age, (*orders, *events)[:SHOWN])
+        age_s = (self.looked_at - self.missing[names[0]]).total_seconds()
+        return Missed(len(orders), len(events), age_s, (*orders, *events)[:SHOWN])
 
     @property
     def late_events(self) -> Sequence[str]:
@@ -68,18 +68,18 @@ class Sightings(KeptState, walk=WALK):
 
 @dataclass(frozen=True)
 class Missed:
-    """So many paid orders and events; `age`: for how long the oldest had been missing at the last look, since nobody
+    """So many paid orders and events; `age_s`: for how long the oldest had been missing at the last look, since nobody
     knows of later; a few of them by their ids, oldest first."""
 
     orders: int
     events: int
-    age: timedelta
+    age_s: float
     ids: tuple[str, ...]
 
     @property
     def is_late(self) -> bool:
         """Whether the oldest had been missing for LATE."""
-        return self.age >= LATE
+        return self.age_s >= LATE.total_seconds()
 
 
 @dataclass(kw_only=True)

@@ -146,7 +146,7 @@ class Canary(Stage):
         orders = sum(name.startswith(ORDER) for name in found.missing)
         self._app.metrics.missing_here.labels(self._app.name, "order").set(orders)
         self._app.metrics.missing_here.labels(self._app.name, "event").set(len(found.missing) - orders)
-        age_s = 0.0 if missed is None else missed.age.total_seconds()
+        age_s = 0.0 if missed is None else missed.age_s
         self._app.metrics.missing_here_seconds.labels(self._app.name).set(age_s)
         self._show_places(found)
         if missed is None or not missed.is_late:

@@ -57,7 +57,7 @@ class LeaderGauges:
             self._set("last_reconcile", ended.timestamp())
         self._set("webhooks_silent", found.silent_since is not None)
         self._set("gap_open", found.gap_at is not None)
-        missing_s = 0.0 if found.missing is None else found.missing.age.total_seconds()
+        missing_s = 0.0 if found.missing is None else found.missing.age_s
         self._set("missing_here_seconds", missing_s)
         self._set("reconcile_braked", found.reconcile_braked)
         self._set("circuit_open", self._app.client.circuit.is_open)

@@ -235,7 +235,7 @@ def test_a_ledger_that_takes_no_write_is_the_cause_and_no_role_is_missed_for_it(
     [(timedelta(seconds=30), Grade.DEGRADED, "for 30 s"), (LATE, Grade.STUCK, "for 3 min")],
 )
 def test_money_that_is_there_and_not_here_is_degraded_then_stuck(age: timedelta, grade: Grade, told: str) -> None:
-    missed = Missed(2, 1, age, ("A-1", "A-2", "evt_1"))
+    missed = Missed(2, 1, age.total_seconds(), ("A-1", "A-2", "evt_1"))
     one = ApplicationStatus(application="shop", walked_at=NOW, missing=missed)
     [finding] = judge(WELL, application_statuses=[one])
     assert (finding.code, finding.grade) == ("paid_there_but_not_here", grade)

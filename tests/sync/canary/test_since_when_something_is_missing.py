@@ -53,8 +53,8 @@ def test_late_is_what_was_missing_for_three_minutes_at_the_last_look() -> None:
 def test_missed_is_what_was_missing_for_half_a_minute_at_the_last_look_and_late_later() -> None:
     found = Sightings(looked_at=NOW, missing={"event:a": NOW - MISSED, "order:b": NOW - MISSED + MOMENT})
     missed = found.missed()
-    assert missed == Missed(0, 1, MISSED, ("a",))
-    assert [Missed(0, 1, age, ("a",)).is_late for age in (LATE - MOMENT, LATE)] == [False, True]
+    assert missed == Missed(0, 1, MISSED.total_seconds(), ("a",))
+    assert [Missed(0, 1, age.total_seconds(), ("a",)).is_late for age in (LATE - MOMENT, LATE)] == [False, True]
     assert Sightings(missing={"event:a": NOW - LATE}).missed() is None
 
 
@@ -62,7 +62,7 @@ def test_missed_is_what_was_missing_for_half_a_minute_at_the_last_look_and_late_
 def test_the_oldest_of_what_is_missed_is_named_and_orders_come_first() -> None:
     ages = {"event:a": 9, "order:b": 5, "event:c": 7, "order:d": 6, "event:e": 0.25}
     found = Sightings(looked_at=NOW, missing={name: NOW - minutes * MINUTE for name, minutes in ages.items()})
-    assert found.missed() == Missed(2, 2, 9 * MINUTE, ("d", "b", "a"))
+    assert found.missed() == Missed(2, 2, 9 * 60.0, ("d", "b", "a"))
     assert SHOWN == 3
     assert found.late_events == ["a", "c"]
 
