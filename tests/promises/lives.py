@@ -46,9 +46,11 @@ SHAPES = {
 
 @dataclass
 class Life:
-    """An engine and what reads showed while it lived: (kind, key, record) in the order of their versions."""
+    """An engine and what reads showed while it lived: (kind, key, record) in the order of their versions. `orders`: the
+    merchant's ids of those that may be opened."""
 
     engine: Engine
+    orders: tuple[str, ...] = ORDERS
     shown: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
 
     @property
@@ -73,7 +75,7 @@ class Life:
         subs = sorted(engine.world.subscriptions, key=lambda one: one.seq)
         match what:
             case "open":
-                self._open(ORDERS[which % 2])
+                self._open(self.orders[which % len(self.orders)])
             case "pay" if payments:
                 engine.payments.pay(payments[-1 - which % len(payments)])
             case "prepare" if payments:
@@ -244,18 +246,19 @@ class Life:
         return {one.customer_reference or "" for one in live}
 
 
-@st.composite
-def lives(draw: st.DrawFn, least: int = 1) -> Life:
-    """A life of up to fourteen moves, under any of the assumptions the document leaves open; of `least` at least."""
-    chosen = {name: draw(st.sampled_from(values), label=name) for name, values in SHAPES.items()}
-    config = SandboxConfig(driven=True, seed=7, limits=False)
-    engine = Engine(config, SandboxClock(driven=True), Assumptions(chosen))
+def began(chosen: Mapping[str, Any], orders: tuple[str, ...] = ORDERS) -> Life:
+    """A life in which nothing has happened yet, under these assumptions."""
+    engine = Engine(SandboxConfig(driven=True, seed=7, limits=False), SandboxClock(driven=True), Assumptions(chosen))
     engine.seed()
-    life = Life(engine)
-    moves = draw(
-        st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 3)), min_size=least, max_size=14), label="moves"
-    )
+    return Life(engine, orders)
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> Life:
+    """A life of up to fourteen moves, under any of the assumptions the document leaves open."""
+    life = began({name: draw(st.sampled_from(values), label=name) for name, values in SHAPES.items()})
+    moves = draw(st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 3)), min_size=1, max_size=14), label="moves")
     for what, which in moves:
         life.live(what, which)
-    engine.advance(timedelta(minutes=1).total_seconds())
+    life.engine.advance(timedelta(minutes=1).total_seconds())
     return life

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from tests.promises.lives import Life, lives
+from tests.simulation.busy_life import lived
 from tests.simulation.world import played
 
 pytestmark = pytest.mark.filterwarnings("ignore:The garbage collector is trying")  # who was killed gave nothing back
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The garbage collector is trying"
 HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "30"))  # `make simulate` asks for more
 PHASES = (Phase.generate,) if "CONSUMER_TEST_PLANTED" in os.environ else tuple(Phase)
 SEEDS = st.integers(0, 2**32 - 1)
+MOVES = st.integers(8, 20)
 BOUNDS: dict[str, Any] = {
     "deadline": None,
     "suppress_health_check": list(HealthCheck),
@@ -44,12 +45,12 @@ class Ground:
         await schema.upgrade(database)
         await database.stop()
 
-    def play(self, seed: int, life: Life) -> list[str]:
+    def play(self, seed: int, moves: int) -> list[str]:
         """One play, on a copy."""
         ledger = self._folder / f"{next(self._numbers)}.db"
         shutil.copy(self._folder / "ground.db", ledger)
         try:
-            return played(seed, life, f"sqlite+aiosqlite:///{ledger}")
+            return played(seed, lived(seed, moves), f"sqlite+aiosqlite:///{ledger}")
         finally:
             for file in self._folder.glob(f"{ledger.name}*"):
                 file.unlink()
@@ -61,23 +62,23 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
 
 
 @settings(max_examples=4, **BOUNDS)
-@given(life=lives(least=8), seed=SEEDS)
-def test_a_few_times(ground: Ground, life: Life, seed: int) -> None:
+@given(moves=MOVES, seed=SEEDS)
+def test_a_few_times(ground: Ground, moves: int, seed: int) -> None:
     # case: G1, G2, G3, G4, G5, G6, G7, G11
-    note("\n".join(ground.play(seed, life)))
+    note("\n".join(ground.play(seed, moves)))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @settings(max_examples=HISTORIES, **BOUNDS, phases=PHASES)
-@given(life=lives(least=8), seed=SEEDS)
-def test_for_long(ground: Ground, life: Life, seed: int) -> None:
+@given(moves=MOVES, seed=SEEDS)
+def test_for_long(ground: Ground, moves: int, seed: int) -> None:
     # case: G1, G2, G3, G4, G5, G6, G7, G11
-    note("\n".join(ground.play(seed, life)))
+    note("\n".join(ground.play(seed, moves)))
 
 
 @settings(max_examples=3, **BOUNDS, phases=(Phase.generate,))
-@given(life=lives(least=8), seed=SEEDS)
-def test_a_seed_tells_the_same_story_each_time(ground: Ground, life: Life, seed: int) -> None:
-    ground.play(seed, life)  # what a Python process does only once (its caches are filled) is done
-    assert ground.play(seed, life) == ground.play(seed, life)
+@given(moves=MOVES, seed=SEEDS)
+def test_a_seed_tells_the_same_story_each_time(ground: Ground, moves: int, seed: int) -> None:
+    ground.play(seed, moves)  # what a Python process does only once (its caches are filled) is done
+    assert ground.play(seed, moves) == ground.play(seed, moves)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random as chance
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -223,6 +224,8 @@ def played(seed: int, life: Life, database_url: str) -> list[str]:
         await world.live()
         await world.prove()
 
+    before = chance.getstate()
+    chance.seed(seed)  # by it the waits before a next attempt are spread
     gc.collect()
     gc.disable()  # what it ends, it would end at some other time in the next play
     made = ledger.connecting(pause, lambda share: worlds[0].fails(share), lambda: worlds[0].clock.now())
@@ -234,6 +237,7 @@ def played(seed: int, life: Life, database_url: str) -> list[str]:
             raise
         finally:
             gc.enable()
+            chance.setstate(before)
     return worlds[0].story
 
 
