@@ -171,7 +171,7 @@ def _state(row: HandlerRow | None) -> dict[str, Any]:
     }
 
 
-def _word(row: dict[str, Any]) -> str:
+def _word(row: Mapping[str, Any]) -> str:
     return "paused" if row["paused"] else "waits" if row["waiting_since"] or row["put_off"] else "runs"
 
 
