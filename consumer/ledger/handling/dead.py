@@ -331,32 +331,20 @@ async def _change(session: AsyncSession, runs: Sequence[DeadRun], state: Any, va
 
 
 async def _last_letter(session: AsyncSession, run: DeadRun) -> DeadLetterRow | None:
-    statement = (
-        select(DeadLetterRow)
-        .where(
-            _LETTERS.c.application == run.application,
-            _LETTERS.c.event_id == run.event_id,
-            _LETTERS.c.handler == run.handler,
-        )
-        .order_by(_LETTERS.c.id.desc())
-        .limit(1)
-    )
-    return (await session.execute(statement)).scalars().first()
+    letter: DeadLetterRow | None = await session.scalar(_newest(DeadLetterRow, _LETTERS, run))
+    return letter
 
 
 async def _last_code(session: AsyncSession, run: DeadRun) -> str | None:
     """How its last attempt ended, None before the first."""
-    statement = (
-        select(_ATTEMPTS.c.code)
-        .where(
-            _ATTEMPTS.c.application == run.application,
-            _ATTEMPTS.c.event_id == run.event_id,
-            _ATTEMPTS.c.handler == run.handler,
-        )
-        .order_by(_ATTEMPTS.c.id.desc())
-        .limit(1)
-    )
-    return (await session.execute(statement)).scalars().first()
+    code: str | None = await session.scalar(_newest(_ATTEMPTS.c.code, _ATTEMPTS, run))
+    return code
+
+
+def _newest(what: Any, table: Table, run: DeadRun) -> Select[Any]:
+    """Of the newest row about the run."""
+    one = (table.c.application == run.application, table.c.event_id == run.event_id, table.c.handler == run.handler)
+    return select(what).where(*one).order_by(table.c.id.desc()).limit(1)
 
 
 async def _park_behind(session: AsyncSession, run: DeadRun, now: datetime) -> None:
