@@ -6,6 +6,7 @@ import asyncio
 import io
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.telemetry.logs import configure_logging
 from tests.support.kafka import KafkaServer, kafka_server
+from tests.support.ledger.shared import SharedLedger
 from tests.support.postgres import copy_database, create_database, postgres_server
 
 # How long an example takes is the machine's business, which may be busy with other tests.
@@ -117,6 +119,15 @@ async def sqlite_ledger(sqlite_template: Path, tmp_path: Path) -> AsyncIterator[
     found = Database(f"sqlite+aiosqlite:///{tmp_path}/ledger.db")
     yield found
     await found.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_ledger(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedLedger]:
+    """A ledger on SQLite for all histories of a module."""
+    path = tmp_path_factory.mktemp("shared") / "ledger.db"
+    shutil.copyfile(sqlite_template, path)
+    with closing(SharedLedger(f"sqlite+aiosqlite:///{path}")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

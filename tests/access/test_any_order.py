@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Iterator
-from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,36 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from consumer.events import Event
-from consumer.ledger import Database
-from consumer.ledger.engine import schema
 from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
 from tests.access.history import Service, denials, readings, reconcile, services, webhooks
 from tests.support.handling.projections import Projections
+from tests.support.ledger.shared import SharedLedger
 
 MODULE = "handlers.access.handler"
 HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "300"))  # `make chaos` asks for thousands
 STATE = ("status", "end_reason", "cancel_at_period_end", "merchant_cancel_requested", "customer", "price_id")
-
-
-class Bench:
-    """One database for many histories: each is an application of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.runner = asyncio.Runner()
-        self.database = Database(f"sqlite+aiosqlite:///{folder}/ledger.db")
-        self.runner.run(schema.upgrade(self.database))
-        self.names = (f"app{number}" for number in count())
-
-    def close(self) -> None:
-        self.runner.run(self.database.stop())
-        self.runner.close()
-
-
-@pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(tmp_path_factory.mktemp("access"))
-    yield made
-    made.close()
 
 
 def delivered(data: Any, service: Service, application: str) -> list[Event]:
@@ -55,8 +29,10 @@ def delivered(data: Any, service: Service, application: str) -> list[Event]:
     return list(data.draw(st.permutations(kept + reads + denied), label="order"))
 
 
-async def live_through(bench: Bench, application: str, service: Service, events: list[Event]) -> Projections:
-    shop = Projections(bench.database, MODULE, now=service.now, application=application)
+async def live_through(
+    shared_ledger: SharedLedger, application: str, service: Service, events: list[Event]
+) -> Projections:
+    shop = Projections(shared_ledger.database, MODULE, now=service.now, application=application)
     await shop.feed_together(events)
     await shop.relay()
     await shop.feed_together(reconcile(service, application))
@@ -85,42 +61,44 @@ async def check(shop: Projections, application: str, service: Service) -> None:
     assert len(announced) % 2 == service.has_access
 
 
-def examine(bench: Bench, service: Service, data: Any) -> None:
-    application = next(bench.names)
+def examine(shared_ledger: SharedLedger, service: Service, data: Any) -> None:
+    application = next(shared_ledger.names)
     events = delivered(data, service, application)
 
     async def run() -> None:
-        shop = await live_through(bench, application, service, events)
+        shop = await live_through(shared_ledger, application, service, events)
         await check(shop, application, service)
 
-    bench.runner.run(run())
+    shared_ledger.runner.run(run())
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(service=services(), data=st.data())
-def test_whatever_arrives_ends_in_the_services_own_state(bench: Bench, service: Service, data: Any) -> None:
+def test_whatever_arrives_ends_in_the_services_own_state(
+    shared_ledger: SharedLedger, service: Service, data: Any
+) -> None:
     # case: G1, G2, G3, G4, G7, G11, A24, A25, A26
-    examine(bench, service, data)
+    examine(shared_ledger, service, data)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @settings(max_examples=HISTORIES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(service=services(), data=st.data())
-def test_whatever_arrives_in_thousands_of_histories(bench: Bench, service: Service, data: Any) -> None:
+def test_whatever_arrives_in_thousands_of_histories(shared_ledger: SharedLedger, service: Service, data: Any) -> None:
     # case: G1, G2, G3, G4, G7, G11
-    examine(bench, service, data)
+    examine(shared_ledger, service, data)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(service=services(), data=st.data())
-def test_replaying_all_of_it_changes_nothing(bench: Bench, service: Service, data: Any) -> None:
+def test_replaying_all_of_it_changes_nothing(shared_ledger: SharedLedger, service: Service, data: Any) -> None:
     # case: G10, R1, R6
-    application = next(bench.names)
+    application = next(shared_ledger.names)
     events = delivered(data, service, application)
 
     async def run() -> None:
-        shop = await live_through(bench, application, service, events)
+        shop = await live_through(shared_ledger, application, service, events)
         await shop.pass_time(minutes=15)
         before = [await shop.rows(table, application=application) for table in (SUBSCRIPTIONS, ENTITLEMENTS)]
         announced = len(shop.of_type("access.granted", "access.revoked"))
@@ -131,7 +109,7 @@ def test_replaying_all_of_it_changes_nothing(bench: Bench, service: Service, dat
         assert _without_flags(after) == _without_flags(before)
         assert len(shop.of_type("access.granted", "access.revoked")) == announced
 
-    bench.runner.run(run())
+    shared_ledger.runner.run(run())
 
 
 TOLD_AGAIN = ("charged_after_end", "hinted_at", "lease_until", "awaits", "awaits_at", "awaits_since")

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-from collections.abc import Callable, Iterator
-from itertools import count
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,20 +11,6 @@ from consumer.ledger import Database
 from tests.support.handling.projections import Projections
 
 MODULE = "handlers.fulfilment.handler"
-
-
-class Bench:
-    """One database for many generated histories, each an application of its own, and the loop it belongs to."""
-
-    def __init__(self, path: Path) -> None:
-        self.runner = asyncio.Runner()
-        self.database = Database(f"sqlite+aiosqlite:///{path}")
-        self.names = (f"app{number}" for number in count())
-
-    def close(self) -> None:
-        """End both."""
-        self.runner.run(self.database.stop())
-        self.runner.close()
 
 
 @pytest.fixture
@@ -45,13 +27,3 @@ def orders_with(sqlite_ledger: Database) -> Callable[..., Projections]:
         return Projections(sqlite_ledger, MODULE, options=options)
 
     return make
-
-
-@pytest.fixture(scope="module")
-def bench(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """One database for all histories of a module."""
-    path = tmp_path_factory.mktemp("fulfilment") / "ledger.db"
-    shutil.copyfile(sqlite_template, path)
-    made = Bench(path)
-    yield made
-    made.close()

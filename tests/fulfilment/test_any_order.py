@@ -15,8 +15,8 @@ from consumer.events import Event, Trust
 from handlers.fulfilment import rules
 from handlers.fulfilment.order import Matching, Order, Proof, Reading, Registration
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
-from tests.fulfilment.conftest import Bench
 from tests.support.handling.projections import START, Projections, observed, own, said, unreadable
+from tests.support.ledger.shared import SharedLedger
 
 MODULE = "handlers.fulfilment.handler"
 
@@ -165,7 +165,7 @@ def history(application: str, lapsed: bool, read: str | None, registered: bool, 
 @given(data=st.data(), lapsed=st.booleans(), registered=st.booleans(), read=st.sampled_from([None, "PENDING", "PAID"]),
        trust=st.sampled_from([Trust.SIGNED, Trust.READ]))  # fmt: skip
 def test_the_handlers_end_the_same_in_any_order(
-    bench: Bench, data: Any, lapsed: bool, registered: bool, read: str | None, trust: Trust
+    shared_ledger: SharedLedger, data: Any, lapsed: bool, registered: bool, read: str | None, trust: Trust
 ) -> None:
     # case: G1, G2, G4, F3, F6, F8, F9, F20, F24
     together = data.draw(st.booleans())
@@ -174,9 +174,9 @@ def test_the_handlers_end_the_same_in_any_order(
     shuffled = data.draw(st.permutations(positions + again))
 
     async def end(order: Sequence[int]) -> tuple[Any, ...]:
-        application = next(bench.names)
+        application = next(shared_ledger.names)
         happened = history(application, lapsed, read, registered, trust)
-        orders = Projections(bench.database, MODULE, application=application)
+        orders = Projections(shared_ledger.database, MODULE, application=application)
         events = [happened[position] for position in order]
         await (orders.feed_together(events) if together else orders.feed(*events))
         await orders.pass_time(minutes=1)
@@ -187,8 +187,8 @@ def test_the_handlers_end_the_same_in_any_order(
         requested = [one for one in orders.emitted if one.type == "fulfilment.requested"]
         return rows, sessions, len(requested)
 
-    straight = bench.runner.run(end(positions))
-    other = bench.runner.run(end(shuffled))
+    straight = shared_ledger.runner.run(end(positions))
+    other = shared_ledger.runner.run(end(shuffled))
     assert straight[2] <= 1
     assert other[2] <= 1
     if registered or read is not None:
@@ -224,7 +224,7 @@ SHOWN = st.tuples(st.sampled_from(KINDS), st.sampled_from([None, "p1", "p2", "p3
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), shown=st.lists(SHOWN, max_size=6), together=st.booleans())
 def test_a_second_payment_is_found_once_whichever_came_first(
-    bench: Bench, data: Any, shown: list[tuple[str, str | None]], together: bool
+    shared_ledger: SharedLedger, data: Any, shown: list[tuple[str, str | None]], together: bool
 ) -> None:
     # case: F4, F29, G1, G2
     shown = [one for one in shown if one[0] != "read of the payment" or one[1] is not None]
@@ -234,8 +234,8 @@ def test_a_second_payment_is_found_once_whichever_came_first(
     order = data.draw(st.permutations(positions + again))
 
     async def found() -> list[tuple[Any, Any]]:
-        application = next(bench.names)
-        orders = Projections(bench.database, MODULE, application=application)
+        application = next(shared_ledger.names)
+        orders = Projections(shared_ledger.database, MODULE, application=application)
         events = [shows(shown[position], position + 1, application) for position in order]
         await (orders.feed_together(events) if together else orders.feed(*events))
         rows = await orders.rows(FINDINGS, application=application, closed_at=None)
@@ -243,4 +243,4 @@ def test_a_second_payment_is_found_once_whichever_came_first(
 
     paid_by = sorted({payment_id for kind, payment_id in shown if payment_id and kind != "word"})
     expected = [("duplicate_payment", {"payments": paid_by})] if len(paid_by) > 1 else []
-    assert bench.runner.run(found()) == expected
+    assert shared_ledger.runner.run(found()) == expected

@@ -20,9 +20,9 @@ from handlers.fulfilment.folding import Fact
 from handlers.fulfilment.order import Order, Proof, Reading
 from handlers.fulfilment.store import Change
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, PAYMENTS
-from tests.fulfilment.conftest import Bench
 from tests.support.handling.live import Live
 from tests.support.handling.projections import START, observed, own, said, unreadable
+from tests.support.ledger.shared import SharedLedger
 
 SAID_FROM = START + timedelta(hours=1)
 # `asked` counts transactions that asked; traces are named after the application.
@@ -127,10 +127,10 @@ def histories() -> st.SearchStrategy[list[tuple[str, str]]]:
 @given(happened=histories(), sizes=st.lists(st.integers(1, 7), min_size=1, max_size=5),
        matching=st.sampled_from(["auto", "off", "on", "read"]))  # fmt: skip
 def test_any_split_ends_in_the_same_rows(
-    bench: Bench, happened: list[tuple[str, str]], sizes: list[int], matching: str
+    shared_ledger: SharedLedger, happened: list[tuple[str, str]], sizes: list[int], matching: str
 ) -> None:
-    singly = bench.runner.run(end(bench.database, next(bench.names), happened, [1], matching))
-    other = bench.runner.run(end(bench.database, next(bench.names), happened, sizes, matching))
+    singly = shared_ledger.runner.run(end(shared_ledger.database, next(shared_ledger.names), happened, [1], matching))
+    other = shared_ledger.runner.run(end(shared_ledger.database, next(shared_ledger.names), happened, sizes, matching))
     assert other == singly
 
 
