@@ -78,7 +78,7 @@ async def find(session: AsyncSession, name: str, *, application: str | None = No
     return list(dict.fromkeys(found))[:FOUND_MAX]
 
 
-async def find_shown(session: AsyncSession, name: str, *, application: str | None = None) -> list[Found]:
+async def find_shown(session: AsyncSession, name: str, *, application: str | None) -> list[Found]:
     """As `find`; also what lists, logs and JSON call `order:A-1`. Where that is a name of its own, it is that."""
     if found := await find(session, name, application=application):
         return found

@@ -88,7 +88,7 @@ async def _step(session: AsyncSession, application: str, step: Step) -> list[dic
     return [what | {name: one[name] for name in RUN} for one in runs if one["fulfils"]] or [what | nobody]
 
 
-def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], handed_on: Sequence[Step] = ()) -> str:
+def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], handed_on: Sequence[Step]) -> str:
     """`none`, `requested`, `fulfilled` or `failed`: from the runs of the handlers that fulfil, without the skipped;
     those to whom it was handed on are among them."""
     statuses = {run["status"] for run in runs if run["fulfils"]} - {RunStatus.SKIPPED}

@@ -52,7 +52,7 @@ class Predictor:
 
     async def predict(
         self, pairs: Sequence[Pair], *, plan: str, renews_keys: bool, now: datetime,
-        progress: Callable[[int], None] = lambda _: None,
+        progress: Callable[[int], None],
     ) -> list[tuple[Turned, Effects]]:  # fmt: skip
         """What becomes of each pair, by arrival, and its turn; none of a test event. `progress` hears how many are
         done. Raises LedgerError."""

@@ -122,7 +122,7 @@ class PageRefusal(SandboxError):
         super().__init__(f"{code}: {self.message}")
 
 
-def problem_body(code: str, status: int, message: str, request_id: str, field: str | None = None) -> dict[str, Any]:
+def problem_body(code: str, status: int, message: str, request_id: str, field: str | None) -> dict[str, Any]:
     """An error body: statusCode, error, code, message, request_id and, for validation, field."""
     body: dict[str, Any] = {
         "statusCode": status,

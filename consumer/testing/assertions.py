@@ -232,7 +232,7 @@ class Stage:
             place = home_of(self._declared.function).start
             raise refuse(self._declared.name, NOTHING, place)
 
-    def refuse_deafness(self, *, best_effort: bool = False) -> None:
+    def refuse_deafness(self, *, best_effort: bool) -> None:
         """Raise AssertionError for a handler that succeeds although the outside refused what it told: the event would
         read as done. With `best_effort` only for one that fulfils, and one that did not even look."""
         may_go_on = best_effort and not (self._declared.fulfils and self._declared.wants(FULFILMENT))

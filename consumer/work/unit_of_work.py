@@ -92,7 +92,7 @@ class UnitOfWork:
         self.relayed += sum(one.is_due(self.now) for one in emitted) - len(taken)
         return taken
 
-    def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None = None) -> None:
+    def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None) -> None:
         """What a handler that succeeded asked for; what it emitted belongs to the same plan."""
         if ctx.withdrawn:
             gone = {(event.application, one) for one in ctx.withdrawn}

@@ -94,9 +94,7 @@ def decide(
     return {name: _united(found, _active(held, name, now)) for name, found in sorted(sources.items())}
 
 
-def by_subscription(
-    id_: str, sub: Subscription, policy: Policy, now: datetime, *, stands: bool = True
-) -> Source | None:
+def by_subscription(id_: str, sub: Subscription, policy: Policy, now: datetime, *, stands: bool) -> Source | None:
     """What one subscription says, or None while nothing is known of it. `stands`: whether what it may grant is allowed
     so far. An end that settles goes on with that, and grants nothing anew: a grace that was over stays over (A41)."""
     if sub.status == ACTIVE:

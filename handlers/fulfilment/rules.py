@@ -102,7 +102,7 @@ def unfulfillable(order: Order, at: datetime) -> Order:
     return order._replace(unfulfillable_at=at, hold=None)
 
 
-def hold_for(order: Order, matching: Matching, *, sure: bool = False) -> Hold | None:
+def hold_for(order: Order, matching: Matching, *, sure: bool) -> Hold | None:
     """What keeps a paid order from fulfilment, or None. `sure`: under `auto`, that it exists needs no read."""
     known, shown = order.registered_at is not None, order.observed_version > 0
     match matching:

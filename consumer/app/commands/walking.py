@@ -43,7 +43,7 @@ class Syncing:
 
 @asynccontextmanager
 async def open_syncing(
-    settings: Settings, *, application: str | None = None, publishes: bool = True, command: str = "command"
+    settings: Settings, *, publishes: bool, application: str | None = None, command: str = "command"
 ) -> AsyncIterator[Syncing]:
     """The stages of one application, or of all. Without `publishes` the log is not even connected to. `command`, a
     word, is told in the lease to who waits for the lead.
@@ -83,7 +83,7 @@ async def opened_ledger(stack: AsyncExitStack, settings: Settings) -> Database:
 
 
 async def opened_apis(
-    stack: AsyncExitStack, settings: Settings, database: Database | None, clock: Clock, application: str | None = None
+    stack: AsyncExitStack, settings: Settings, database: Database | None, clock: Clock, application: str | None
 ) -> dict[str, ApplicationApi]:
     """By application: its API, within the budget that all processes share; without a database, within one of this
     process's own, which is for a few reads. Raises UsageError."""

@@ -60,7 +60,7 @@ async def open_consumer(
     rebalance_s: float,
     heartbeat_s: float,
     session_s: float,
-    any_names: bool = False,
+    any_names: bool,
 ) -> tuple[Any, Listener]:
     """A consumer that has joined its group. `rebalance_s` is how long the others wait for this member to drain.
     `any_names`: it reads headers whose names are not UTF-8, too.

@@ -90,7 +90,7 @@ async def started(stack: AsyncExitStack, config: SandboxConfig) -> Sandbox:
         raise UsageError(f"the sandbox cannot start: {error}") from error
 
 
-async def build_everything(app: App, *, work: bool = True, clock: SandboxClock | None = None) -> None:
+async def build_everything(app: App, *, clock: SandboxClock | None, work: bool = True) -> None:
     """All roles, in the order in which they must be there; without `work` somebody else handles events. `clock`: the
     simulator's, which the ledger then goes by."""
     await app.upgrade()

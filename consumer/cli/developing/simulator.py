@@ -123,7 +123,7 @@ async def _trigger(base_url: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def sandbox_config(
-    settings: Settings, *, host: str = "127.0.0.1", port: int = 0, webhook_url: str | None = None, data: Path | None
+    settings: Settings, *, port: int, host: str = "127.0.0.1", webhook_url: str | None = None, data: Path | None
 ) -> SandboxConfig:
     """The simulator's configuration: its seeded application is the deployment's `default`."""
     application = settings.application("default")

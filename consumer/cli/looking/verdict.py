@@ -277,8 +277,8 @@ def _reading(
     one: ApplicationStatus,
     now: datetime,
     walk_late_s: float,
-    refused: Refused | None = None,
-    reader_since: datetime | None = None,
+    refused: Refused | None,
+    reader_since: datetime | None,
 ) -> list[Finding]:
     """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32). `reader_since`: since when
     the `sync` lives that reads it."""

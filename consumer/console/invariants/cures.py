@@ -111,7 +111,7 @@ def in_order(problems: Sequence[Problem]) -> list[Problem]:
     return [replace(one, cure=first) if first and one.cure.startswith(recheck) else one for one in problems]
 
 
-def cure_of_all(problems: Sequence[Problem], handlers: Sequence[str] = ()) -> list[str]:
+def cure_of_all(problems: Sequence[Problem], handlers: Sequence[str]) -> list[str]:
     """The commands that cure these, which are all of one code."""
     for_all = FOR_ALL.get(problems[0].code)
     if for_all is not None and len(problems) > 1:

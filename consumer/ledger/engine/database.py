@@ -189,7 +189,7 @@ class Database:
 class translated:  # noqa: N801 - reads as a word: with translated():
     """Turns the driver's errors into ours; the original stays as the cause. `path`: of SQLite's file, which is told."""
 
-    def __init__(self, path: str | None = None) -> None:
+    def __init__(self, path: str | None) -> None:
         self._path = path
 
     def __enter__(self) -> None:
@@ -343,7 +343,7 @@ def _roll_back_soon(connection: Any) -> None:
 
 
 def _postgresql(
-    url: str, pool_size: int, *, command_timeout_s: float | None = COMMAND_TIMEOUT_S, lock_s: float = LOCK_S
+    url: str, pool_size: int, *, lock_s: float, command_timeout_s: float | None = COMMAND_TIMEOUT_S
 ) -> AsyncEngine:
     driver = postgresql_driver.Driver(
         {

@@ -116,7 +116,7 @@ def tables_of(models: Sequence[type[Any]]) -> MetaData:
 
 
 def write_revision(
-    plugin: str, migrations: str, models: Sequence[type[Any]], message: str, *, empty: bool = False
+    plugin: str, migrations: str, models: Sequence[type[Any]], message: str, *, empty: bool
 ) -> Written | None:
     """Write the plugin's next migration; None when models and migrations agree. With `empty`, one that does nothing yet
     (to move data). Raises UsageError when the branch has several ends, or the file cannot be written."""

@@ -109,7 +109,7 @@ def _looping(loop: Loop) -> Finding:
     return Finding(Grade.DEGRADED, "role_restarts", text)
 
 
-def was_there(played: Sequence[Process], now: datetime, within: timedelta = SEEN_WITHIN) -> bool:
+def was_there(played: Sequence[Process], now: datetime, within: timedelta) -> bool:
     """A death is told for as long as it is known, over a weekend too; who was stopped was meant to go."""
     newest = max(played, key=lambda one: one.seen_at, default=None)
     if newest is None:
