@@ -24,6 +24,7 @@ CODE_MAX_CHARS = 60
 TRACE_MAX_CHARS = 1200
 FRAMES_IN_FINGERPRINT = 3
 IN_GROUP_MAX = 100
+_NAME = type.__dict__["__name__"]
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def failed(
         failure, decisive = max(found, key=lambda one: _weight(one[0]))
         return Failed(failure, _fingerprint(decisive), _trace(came_by or decisive, home))
     except Exception as odd:  # noqa: BLE001 - its text, its fields are the author's own code
-        reason = _clean(f"{type(error).__name__}, which cannot be shown: {type(odd).__name__}")
-        return Failed(Failure("handler_failed", reason), _digest([type(error).__qualname__]))
+        reason = _clean(f"{type_name(error)}, which cannot be shown: {type_name(odd)}")
+        return Failed(Failure("handler_failed", reason), _digest([type_name(error)]))
 
 
 def _each(error: BaseException) -> Iterator[BaseException]:
@@ -97,6 +98,11 @@ def _customers(about: Iterable[Event]) -> Collection[str]:
     return found
 
 
+def type_name(value: object) -> str:
+    """What the type of this is called, past whatever its author's metaclass makes of the question."""
+    return str(_NAME.__get__(type(value)))
+
+
 def has_timed_out(outcome: Outcome) -> bool:
     """Whether the handler was cut off."""
     return isinstance(outcome, Failed) and outcome.failure.code == HandlerTimeout.code
@@ -121,10 +127,10 @@ def _failure(error: BaseException, customers: Collection[str]) -> Failure:
         case ConsumerError():
             return Failure(_code(error), _clean(error.message, customers), unreachable=is_unreachable(error))
         case Exception():
-            reason = _clean(f"{type(error).__name__}: {error}", customers)
+            reason = _clean(f"{type_name(error)}: {error}", customers)
             return Failure("handler_failed", reason, unreachable=is_unreachable(error))
         case _:
-            return Failure("handler_crashed", f"the handler raised {type(error).__name__}")
+            return Failure("handler_crashed", _clean(f"the handler raised {type_name(error)}"))
 
 
 def _code(error: ConsumerError) -> str:

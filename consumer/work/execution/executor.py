@@ -25,7 +25,7 @@ from consumer.work.execution.handler_call import Calling, HandlerCall, contain_t
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
 from consumer.work.execution.loop_thread import STOOD_STILL_S, LoopThread
-from consumer.work.outcome import Outcome, Succeeded, failed
+from consumer.work.outcome import Outcome, Succeeded, failed, type_name
 from consumer.work.place import home_of, place_of_waiting
 
 CANCEL_GRACE_S = 2.0
@@ -271,6 +271,6 @@ async def _guarded(handler: Handler, function: Callable[..., Awaitable[object]],
         about = [given[0]] if isinstance(given[0], Event) else [event for event, _ in given[0]]
         return failed(error, home_of(handler.function), about=about)
     if result is not None:
-        misuse = HandlerMisuse(f"a handler returns None, this one returned {type(result).__name__}")
+        misuse = HandlerMisuse(f"a handler returns None, this one returned {type_name(result)}")
         return failed(misuse, home_of(handler.function))
     return Succeeded()

@@ -370,6 +370,43 @@ def test_an_error_is_everybodys_or_this_events_alone(error: BaseException, expec
     assert is_unreachable(error) is expected
 
 
+class Nameless(type):
+    """A type that does not even say its name."""
+
+    def __getattribute__(cls, name: str) -> object:
+        if name in ("__name__", "__qualname__"):
+            raise RuntimeError("no name")
+        return super().__getattribute__(name)
+
+
+class Untold(Exception, metaclass=Nameless): ...
+
+
+class UntoldExit(BaseException, metaclass=Nameless): ...
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (Untold(), Failure("handler_failed", "Untold, which cannot be shown: RuntimeError")),
+        (
+            ExceptionGroup("two", [Untold()]),
+            Failure("handler_failed", "ExceptionGroup, which cannot be shown: RuntimeError"),
+        ),
+        (UntoldExit(), Failure("handler_failed", "UntoldExit, which cannot be shown: RuntimeError")),
+    ],
+    ids=["one", "in a group", "an exit"],
+)
+def test_an_error_whose_type_says_no_name_is_one_all_the_same(error: BaseException, expected: Failure) -> None:
+    """It ended the role, and the next one that took its event."""
+    assert failed(error).failure == expected
+
+
+def test_a_crash_is_told_in_so_many_characters() -> None:
+    crashed = type("L" * 5000, (BaseException,), {})
+    assert len(failed(crashed()).failure.reason) == REASON_MAX_CHARS
+
+
 @pytest.mark.parametrize(("links", "expected"), [(CAUSES_MAX - 1, True), (CAUSES_MAX, False)])
 def test_so_many_causes_are_looked_at(links: int, expected: bool) -> None:
     # case: R11
