@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -112,10 +113,23 @@ def _is_storable(text: object, most: int) -> bool:
 
 def _wrong_json(what: str, data: Mapping[str, Any]) -> str | None:
     try:
-        size = len(orjson.dumps(dict(data)))
+        packed = orjson.dumps(dict(data))
     except (TypeError, ValueError) as error:
         return f"{what} must be what JSON can hold: {error}"
-    return f"{what} is over {DATA_MAX_BYTES} bytes" if size > DATA_MAX_BYTES else None
+    if len(packed) > DATA_MAX_BYTES:
+        return f"{what} is over {DATA_MAX_BYTES} bytes"
+    if b"null" in packed and not _is_finite(dict(data)):
+        return f"{what} must be what JSON can hold: nan and infinity are no numbers there"
+    return None
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether all numbers are some: orjson makes null of the others."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return all(map(_is_finite, value)) if isinstance(value, list | tuple) else True
 
 
 def _wrong_time(at: object) -> str | None:

@@ -140,6 +140,32 @@ def test_what_is_not_a_plugins_to_say_is_refused(workbench: Workbench) -> None:
     assert not workbench.emitted
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_has_not_is_refused_and_nothing_else_is_made_of_it(
+    workbench: Workbench, number: float
+) -> None:
+    """An amount that came to nothing was emitted as null."""
+
+    @handles("order.paid", transactional=True, name="test:emits")
+    async def emits(event: Event, ctx: Context) -> None:
+        ctx.emit("shop.counted", event.key, {"amounts": [{"each": (1.0, None)}, {"sum": number}]})
+
+    @handles("order.paid", transactional=True, name="test:notes")
+    async def notes(event: Event, ctx: Context) -> None:
+        ctx.note(event.key, "counted", {}, {"sum": number})
+
+    @handles("order.paid", transactional=True, name="test:null")
+    async def null(event: Event, ctx: Context) -> None:
+        ctx.emit("shop.counted", event.key, {"amounts": [{"sum": None}]})
+
+    workbench.run([emits, notes, null], workbench.event("order.paid", order_id="A-1"))
+    ended = {ran.handler: (ran.status, ran.code) for ran in workbench.runs}
+    assert ended["test:null"] == ("succeeded", None)
+    assert ended["test:emits"] == ended["test:notes"] == ("dead", "handler_misuse")
+    assert all("nan" in (ran.reason or "") for ran in workbench.runs if ran.handler != "test:null")
+    assert [event.find("/data/amounts/0/sum") for event in workbench.emitted] == [None]
+
+
 def test_what_a_plugin_may_say_is_not_refused(workbench: Workbench) -> None:
     @handles("order.paid", transactional=True, name="test:unfulfillable")
     async def unfulfillable(event: Event, ctx: Context) -> None:
