@@ -54,6 +54,7 @@ def show(workbench, status):
 
 async def waits(workbench): ...
 def breaks(workbench): workbench.fill(*{}["rows"])
+unnamed = lambda workbench: None
 """
 
 
@@ -81,6 +82,7 @@ def test_each_play_begins_with_what_is_given(on_the_path: Path, desk: Desk) -> N
     [
         ("nobody", "--given names no function like def stocked(workbench)"),
         ("waits", "--given names no function like def stocked(workbench)"),
+        ("unnamed", "--given names no function like def stocked(workbench)"),
         ("no_such_module:x", "the module cannot be imported: ModuleNotFoundError"),
         ("breaks", "given_first.py:21)"),
     ],
