@@ -1,14 +1,25 @@
-"""A file of SQLite's, as the ledger and the embedded log make theirs: nobody else reads it, and it is in WAL mode."""
+"""A file of SQLite's, as the ledger and the embedded log make theirs: nobody else reads it, and it is in WAL mode.
+
+SQLite goes on with a file that was moved or removed, and so it does with the two that lie beside it, the write-ahead
+file and its index: whoever connects after one of them was removed knows nothing of what is in the old one, or of who
+writes. So who writes looks, once he has the lock, whether all three are those that he opened. If not, what is in them
+goes into the file itself, and all connections are made anew.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import struct
 import time
+import weakref
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 
 TRY_AGAIN_S = 0.005
+WAL, SHM = "-wal", "-shm"
+OPEN_FILES = Path("/dev/fd")
 
 
 def make(path: Path) -> None:
@@ -48,3 +59,97 @@ def use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
                 raise
         time.sleep(TRY_AGAIN_S)
+
+
+class Files:
+    """Which file lay at the path when it was opened, and which two beside it: the write-ahead file and its index."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._identities = self._there()
+        self._log: int | None = None
+        self._letting_go: Callable[[], object] | None = None
+        self._hold_log()
+
+    def _there(self) -> list[tuple[int, int] | None]:
+        return [_identity(self.path + end) for end in ("", WAL, SHM)]
+
+    def _hold_log(self) -> None:
+        """To know later how much is in it."""
+        self.let_go()
+        with suppress(OSError):
+            self._log = os.open(self.path + WAL, os.O_RDONLY | os.O_CLOEXEC)
+            self._letting_go = weakref.finalize(self, os.close, self._log)
+
+    def let_go(self) -> None:
+        """Its connection is closed."""
+        self._log = None
+        if self._letting_go is not None:
+            self._letting_go()
+
+    def is_there(self) -> bool:
+        """Whether the file itself lies there."""
+        return _identity(self.path) == self._identities[0]
+
+    def is_whole(self) -> bool:
+        """Whether all three lie there. Beside a new file are none before the first transaction."""
+        found = self._there()
+        if None in self._identities[1:] and found[0] == self._identities[0]:
+            self._identities = found
+            self._hold_log()
+        return found == self._identities
+
+    def are_in_use(self) -> bool:
+        """Whether this process has the index open that lies there. All its connections to a file share one: a new one
+        gets the removed index as long as an old one is open. True where nobody can tell."""
+        index = _identity(self.path + SHM)
+        try:
+            held = {_identity(str(OPEN_FILES / name)) for name in os.listdir(OPEN_FILES)}  # noqa: PTH208 - names
+        except OSError:
+            return True
+        return index is not None and index in held
+
+    def _is_folded(self) -> bool:
+        """Whether another process was here before, and goes on in new ones: where only one of the two is gone, what is
+        there is used by both of us, and nothing fits together here any more."""
+        if self._log is None:
+            return False
+        _, log, index = self._there()
+        if log != self._identities[1]:
+            return os.fstat(self._log).st_size == 0
+        return index != self._identities[2] and self._is_put_away(self._log)
+
+    def _is_put_away(self, log: int) -> bool:
+        """What the index that is gone says of the write-ahead file that is there: all of it is in the file itself, or
+        it was begun anew since. (SQLite's file format, 'WAL-Index Format'. It is read by SQLite's own descriptor: to
+        close another one would drop SQLite's locks.)"""
+        try:
+            held = (int(name) for name in os.listdir(OPEN_FILES))  # noqa: PTH208 - names
+            mine = next((one for one in held if _identity(str(OPEN_FILES / str(one))) == self._identities[2]), None)
+            if mine is None:
+                return False
+            frames, salts, put_away = struct.unpack("=16xI12x8s56xI", os.pread(mine, 100, 0))
+            return bool(put_away >= frames) or salts != os.pread(log, 8, 16)
+        except (OSError, struct.error):
+            return False
+
+    def fold(self, cursor: sqlite3.Cursor) -> None:
+        """What is in the old write-ahead file goes into the file itself, which is there. Raises sqlite3.Error.
+
+        One that is gone is emptied, too: then who comes after, or leaves as the last, takes nothing out of it by the
+        index of another. One that is there is left as it is: others may write to it by now.
+        """
+        if self._is_folded():
+            return
+        how = "FULL" if _identity(self.path + WAL) == self._identities[1] else "TRUNCATE"
+        (is_busy, _, _) = cursor.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
+        if is_busy:
+            raise sqlite3.OperationalError("database is locked: its files are moved, and somebody still reads")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - three of them a transaction
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

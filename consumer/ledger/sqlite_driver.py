@@ -11,7 +11,6 @@ who writes. So what is there goes into the file itself, and all connections are 
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 import weakref
@@ -29,7 +28,6 @@ from aiosqlite.core import _connection_worker_thread
 from consumer import sqlite_file
 
 AT_ONCE = 500
-WAL, SHM = "-wal", "-shm"
 NOWHERE = ":memory:"
 LEFT_WITHIN_S = 1.0
 """Who reads in files that are gone may himself wait for a new connection: then both are refused, and try again."""
@@ -128,7 +126,7 @@ class Connection(aiosqlite.Connection):
 
     _begin = ""
     _sent = False
-    _file: _File | None = None
+    _file: sqlite_file.Files | None = None
     _is_left = False
 
     def begin_with_next(self, begin: str) -> None:
@@ -170,17 +168,21 @@ class Connection(aiosqlite.Connection):
             raise FileMoved
         cursor = self._conn.cursor()
         if begin:
-            if self._file is not None and not self._file.is_there():
-                raise FileMoved
+            self._require_whole(cursor)
             cursor.execute(begin)
             # Who writes has the lock from here on: nobody else finds that a file is gone, and puts away what is in it.
-            if self._file is not None and not self._file.is_whole():
-                cursor.execute("ROLLBACK")
-                if self._file.is_there():
-                    self._file.fold(cursor)  # until then all is refused, and tried again
-                _log.error("ledger_files_moved", path=self._file.path)
-                raise FileMoved
+            self._require_whole(cursor)
         return cursor
+
+    def _require_whole(self, cursor: sqlite3.Cursor) -> None:
+        if self._file is None or self._file.is_whole():
+            return
+        if self._conn.in_transaction:
+            cursor.execute("ROLLBACK")
+        if self._file.is_there():
+            self._file.fold(cursor)  # until then all is refused, and tried again
+            _log.error("ledger_files_moved", path=self._file.path)
+        raise FileMoved
 
     def opened(self, database: str, **given: Any) -> sqlite3.Connection:
         """Open the file; it is the one that this connection is of. Raises sqlite3.Error."""
@@ -188,7 +190,7 @@ class Connection(aiosqlite.Connection):
             _await_those_before(database)
         opened = _opened(database, **given)
         if database != NOWHERE:
-            self._file = _File(database)
+            self._file = sqlite_file.Files(database)
             with _OPEN_LOCK:
                 _OPEN.add(self)
         return opened
@@ -255,67 +257,6 @@ class FileMoved(sqlite3.OperationalError):
     def __init__(self) -> None:
         # In words by which SQLAlchemy knows that none of its connections is any good.
         super().__init__("no active connection: the file was moved, removed or replaced")
-
-
-class _File:
-    """Which file lay at the path when it was opened, and which two beside it: the write-ahead file and its index."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._identities = self._there()
-        self._log: int | None = None
-        self._letting_go: Callable[[], object] | None = None
-        self._hold_log()
-
-    def _there(self) -> list[tuple[int, int] | None]:
-        return [_identity(self.path + end) for end in ("", WAL, SHM)]
-
-    def _hold_log(self) -> None:
-        """To know later how much is in it."""
-        self.let_go()
-        with suppress(OSError):
-            self._log = os.open(self.path + WAL, os.O_RDONLY | os.O_CLOEXEC)
-            self._letting_go = weakref.finalize(self, os.close, self._log)
-
-    def let_go(self) -> None:
-        """Its connection is closed."""
-        self._log = None
-        if self._letting_go is not None:
-            self._letting_go()
-
-    def is_there(self) -> bool:
-        """Whether the ledger itself lies there."""
-        return _identity(self.path) == self._identities[0]
-
-    def is_whole(self) -> bool:
-        """Whether all three lie there. Beside a new file are none before the first transaction."""
-        found = self._there()
-        if None in self._identities[1:] and found[0] == self._identities[0]:
-            self._identities = found
-            self._hold_log()
-        return found == self._identities
-
-    def fold(self, cursor: sqlite3.Cursor) -> None:
-        """What is in the old write-ahead file goes into the ledger, which is there. Raises sqlite3.Error.
-
-        One that is gone is emptied, too: then who comes after, or leaves as the last, takes nothing out of it by the
-        index of another. One that is there is left as it is: others may write to it by now.
-        """
-        is_gone = _identity(self.path + WAL) != self._identities[1]
-        if is_gone and self._log is not None and os.fstat(self._log).st_size == 0:
-            return  # another one was here before
-        how = "TRUNCATE" if is_gone else "FULL"
-        (is_busy, _, _) = cursor.execute(f"PRAGMA wal_checkpoint({how})").fetchone()
-        if is_busy:
-            raise sqlite3.OperationalError("database is locked: its files are moved, and somebody still reads")
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - three of them a transaction
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def connection(database: str, **given: Any) -> Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -164,3 +165,32 @@ def _terminal(typed: str | None) -> Iterator[int | None]:
     finally:
         os.close(terminal)
         os.close(keyboard)
+
+
+class Told:
+    """A Python process that does something for each line that it is told, and then answers with one."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    async def answer(self, within_s: float = 20.0) -> str:
+        """Tell it a line, and wait for its answer. TimeoutError when it does not come."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        print(file=stdin, flush=True)
+        return (await asyncio.wait_for(asyncio.to_thread(stdout.readline), within_s)).strip()
+
+
+@contextmanager
+def another_process(script: str, *words: str) -> Iterator[Told]:
+    """One that is told by its stdin, with these arguments; killed at the end, if its stdin's end does not end it."""
+    given = [sys.executable, "-c", script, *words]
+    with subprocess.Popen(given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield Told(process)
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(20) == 0
+        finally:
+            process.kill()

@@ -3,6 +3,9 @@
 Every piece of work is a plain function of a connection that runs to its end in one hop to a thread, so a cancelled
 caller never leaves a transaction half open. Calls to `append` and `write` that arrive while a transaction is on its
 way to the disk share the next one: that is what makes an acknowledged publish both durable and cheap.
+
+A transaction begins only in the files that lie at the path. Where the write-ahead file or its index was removed, what
+is in them goes into the log first, and all three connections are made anew.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
+import structlog
+
 from consumer import sqlite_file
 from consumer.broker.embedded.schema import SCHEMA, append_rows, data_version, give_room_back, take_room
 from consumer.causes import is_for_want_of_room, of_disk, of_log_file
@@ -34,6 +39,7 @@ from consumer.errors import (
 )
 
 T = TypeVar("T")
+LOG = structlog.get_logger(__name__)
 
 APPLICATION_ID = 0x70636C67
 SCHEMA_VERSION = 1
@@ -94,7 +100,9 @@ class LogFile:
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="log-read")
         self._watching = ThreadPoolExecutor(1, thread_name_prefix="log-watch")
         self._is_watched = False
-        self._identity: tuple[int, int] | None = None
+        self._files: sqlite_file.Files | None = None
+        self._is_left = False
+        """What lay beside the file was removed: nobody reads or writes before all is closed and opened anew."""
         self._pending: deque[_Job] = deque()
         self._pending_bytes = 0
         self._flusher: asyncio.Task[None] | None = None
@@ -111,7 +119,7 @@ class LogFile:
     async def open(self) -> None:
         """Open or create the file. Raises BrokerUnavailable, LogCorrupt, LogIncompatible."""
         loop = asyncio.get_running_loop()
-        self._writer = await loop.run_in_executor(self._writing, self._connect)
+        self._writer = await loop.run_in_executor(self._writing, self._connect_to_write)
         self._reader = await loop.run_in_executor(self._reading, self._connect)
 
     async def close(self, timeout_s: float) -> None:
@@ -139,6 +147,8 @@ class LogFile:
                     found.exception()
             executor.shutdown(wait=False)
         self._watcher = self._reader = self._writer = None
+        if self._files is not None:
+            self._files.let_go()
 
     # --- what callers do -------------------------------------------------------------------------------------
 
@@ -189,7 +199,7 @@ class LogFile:
     # --- group commit ----------------------------------------------------------------------------------------
 
     async def _done(self, job: _Job, timeout_s: float) -> Any:
-        if self._closing or self._writer is None:
+        if self._closing or (self._writer is None and not self._is_left):
             raise BrokerUnavailable("the log is not open", path=str(self.path))
         loop = asyncio.get_running_loop()
         self._pending.append(job)
@@ -209,6 +219,8 @@ class LogFile:
             if not jobs:
                 continue
             try:
+                if self._is_left:
+                    await self._open_anew()
                 results = await loop.run_in_executor(self._writing, self._transact, jobs)
             except sqlite3.Error as error:
                 failure = as_broker_error(error, self.path)
@@ -252,6 +264,16 @@ class LogFile:
                 size += job.size_bytes
         return jobs
 
+    async def _open_anew(self) -> None:
+        """Close all three, and only then open any: a process has one index of the file for all its connections. Raises
+        BrokerError, and is called again by the next who writes."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._watching, self._end_watch)
+        await loop.run_in_executor(self._reading, self._end_reading)
+        self._writer = await loop.run_in_executor(self._writing, self._reconnect)
+        self._reader = await loop.run_in_executor(self._reading, self._connect)
+        self._is_left = False
+
     # --- in the threads --------------------------------------------------------------------------------------
 
     def _transact(self, jobs: list[_Job]) -> list[Any]:
@@ -259,8 +281,10 @@ class LogFile:
         if connection is None:
             raise BrokerUnavailable("the log is not open", path=str(self.path))
         self._check_identity()
+        self._check_beside(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
+            self._check_beside(connection)
             append_rows(connection, [row for job in jobs for row in job.rows])
             results = [job.run(connection) if job.run is not None else None for job in jobs]
             connection.execute("COMMIT")
@@ -275,6 +299,8 @@ class LogFile:
         version = seen
         while version == seen and time.monotonic() < until and not self._closing:
             time.sleep(WATCH_EVERY_S)
+            if self._is_left:
+                continue
             self._watcher = self._watcher or self._looking()
             version = data_version(self._watcher)
         return version
@@ -285,17 +311,51 @@ class LogFile:
         return sqlite3.connect(address, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
     def _end_watch(self) -> None:
-        if self._watcher is not None:
-            self._watcher.close()
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.close()
+
+    def _end_reading(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+    def _reconnect(self) -> sqlite3.Connection:
+        self._check_identity()  # before a file is made where none lies any more
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        found = self._connect_to_write()
+        if self._files is None or not self._files.are_in_use():
+            found.close()
+            raise BrokerUnavailable("somebody here still has the log's removed files open", path=str(self.path))
+        return found
 
     def _check_identity(self) -> None:
         """SQLite goes on writing to a file that was moved or deleted; nobody would find those records again."""
-        try:
-            found = self.path.stat()
-        except OSError as error:
-            raise LogReplaced("the log file is gone: restart this role", path=str(self.path)) from error
-        if (found.st_dev, found.st_ino) != self._identity:
-            raise LogReplaced("the log file was replaced while it was open: restart this role", path=str(self.path))
+        if self._files is None or self._files.is_there():
+            return
+        how = "was replaced while it was open" if self.path.exists() else "is gone"
+        raise LogReplaced(f"the log file {how}: restart this role", path=str(self.path))
+
+    def _check_beside(self, connection: sqlite3.Connection) -> None:
+        """Who has the lock writes alone: whoever finds a file gone comes after him, and puts away what he wrote."""
+        if self._files is None or self._files.is_whole():
+            return
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        self._check_identity()
+        self._files.fold(connection.cursor())
+        self._is_left = True
+        LOG.error("log_files_moved", path=str(self.path))
+        raise BrokerUnavailable("what lay beside the log was moved: it is opened anew", path=str(self.path))
+
+    def _connect_to_write(self) -> sqlite3.Connection:
+        found = self._connect()
+        if self._files is not None:
+            self._files.let_go()
+        self._files = sqlite_file.Files(str(self.path))
+        return found
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -310,7 +370,6 @@ class LogFile:
                 self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
             self._prepare(connection)
-            found = self.path.stat()
         except sqlite3.Error as error:
             if connection is not None:
                 connection.close()
@@ -319,7 +378,6 @@ class LogFile:
             if connection is not None:
                 connection.close()
             raise
-        self._identity = (found.st_dev, found.st_ino)
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:

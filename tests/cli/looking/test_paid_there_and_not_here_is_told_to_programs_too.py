@@ -1,4 +1,4 @@
-"""The service shows what the ledger lacks: `status --json` tells it to a program, as `status` does to people."""
+"""The service shows what the ledger lacks: `status --json` tells it to programs, as `status` does to people."""
 
 from __future__ import annotations
 

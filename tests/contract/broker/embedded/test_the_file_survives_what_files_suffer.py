@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import stat
 from collections.abc import AsyncIterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from consumer.broker import EmbeddedBroker, Message, Partition, TopicConfig
 from consumer.broker.embedded import broker as embedded_module
 from consumer.broker.embedded.schema import delete_old, touch
 from consumer.clock import DrivenClock
-from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt, LogIncompatible, LogLocked
+from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt, LogIncompatible, LogLocked, LogReplaced
 from tests.contract.broker.conftest import message, read, values
 from tests.support.ports import eventually
+from tests.support.process import another_process
 
 
 @pytest.fixture
@@ -126,6 +128,83 @@ async def test_a_deleted_file_takes_no_record_that_nobody_could_find_again(
     with pytest.raises(BrokerUnavailable, match="replaced"):
         await broker.publish("t", message("lost"))
     assert await broker.ready() is False
+
+
+# case: I1, I2
+@pytest.mark.parametrize("gone", [["-wal"], ["-shm"], ["-wal", "-shm"]], ids=" ".join)
+async def test_what_lies_beside_the_file_may_be_removed_and_nothing_is_lost(
+    broker: EmbeddedBroker, tmp_path: Path, gone: list[str]
+) -> None:
+    """Roles went on in what was removed, beside whoever started after them: what had been answered 200 was lost, or the
+    file broken. Where the first had put it away, the others read nothing any more."""
+    path = tmp_path / "log.db"
+    member = broker.subscribe(["t"], "g")
+    await member.start()
+    with another_process(OTHER, str(path), "before") as before:
+        expected = [await before.answer()]
+        many = [f"{number} {'x' * 3_000}" for number in range(20)]
+        await broker.publish_many("t", [message(value) for value in many])
+        for name in gone:
+            path.with_name(f"{path.name}{name}").unlink()
+
+        async def is_written() -> bool:
+            with suppress(BrokerUnavailable):
+                await broker.publish_many("t", [message(value) for value in many])
+                return True
+            return False
+
+        await eventually(is_written, within_s=20, what="the log takes records again")
+        expected += [*many, *many, await before.answer()]
+        with another_process(OTHER, str(path), "after") as after:
+            expected += [await after.answer()]
+        await broker.publish("t", message("last"))
+        expected += ["last"]
+        assert values(await read(member, len(expected))) == expected, "who was there reads on"
+    await member.stop()
+    await broker.stop()
+    with closing(sqlite3.connect(path)) as found:
+        assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert found.execute("SELECT count(*) FROM records").fetchone() == (len(expected),)
+
+
+async def test_a_file_that_goes_after_what_lay_beside_it_is_not_made_anew(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """It would be an empty log, and nobody would be told that the old one is gone."""
+    (tmp_path / "log.db-wal").unlink()
+    with pytest.raises(BrokerUnavailable, match="moved"):
+        await broker.publish("t", message("x"))
+    (tmp_path / "log.db").rename(tmp_path / "moved.db")
+    for _ in range(2):
+        with pytest.raises(LogReplaced, match="gone"):
+            await broker.publish("t", message("x"))
+    assert not (tmp_path / "log.db").exists()
+
+
+OTHER = """
+import asyncio, sys
+from pathlib import Path
+import structlog
+from consumer.broker import EmbeddedBroker, Message
+from consumer.errors import BrokerUnavailable
+
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+async def publish(value):
+    broker = EmbeddedBroker(Path(sys.argv[1]))
+    await broker.start()
+    while await asyncio.to_thread(sys.stdin.readline):
+        while True:
+            try:
+                await broker.publish("t", Message(key=b"order:1", value=value.encode()))
+                break
+            except BrokerUnavailable:
+                await asyncio.sleep(0.05)
+        print(value, flush=True)
+    await broker.stop()
+
+asyncio.run(publish(sys.argv[2]))
+"""
 
 
 # cause: log SQLITE_FULL

@@ -24,6 +24,7 @@ from consumer.ledger.handling import events
 from consumer.ledger.tables import AuditRow
 from tests.contract.ledger.facts import NOW, Undone, event
 from tests.support.ports import eventually
+from tests.support.process import another_process
 
 SECRET = "jane.doe@example.com"
 ON_POSTGRESQL = pytest.mark.parametrize(
@@ -273,6 +274,63 @@ async def test_what_lies_beside_a_file_may_be_removed_and_nothing_is_lost(
     await database.stop()
     await other.stop()
     assert _kept(tmp_path / "ledger.db") == 5, "and afterwards"
+
+
+# case: O7
+@ON_SQLITE
+@pytest.mark.parametrize("gone", ["-wal", "-shm"])
+async def test_what_lies_beside_a_file_may_be_removed_under_several_processes(
+    database: Database, tmp_path: Path, gone: str
+) -> None:
+    """Where the first had put away what was in it, each statement of the others was an error of the disk for ever."""
+    path = tmp_path / "ledger.db"
+
+    async def write(numbers: range) -> None:
+        for number in numbers:
+            async with database.transaction() as session:
+                await events.record(session, [event(number)], NOW)
+
+    with another_process(OTHER, f"sqlite+aiosqlite:///{path}") as other:
+        assert await other.answer() == "open"
+        await write(range(10))
+        path.with_name(f"{path.name}{gone}").unlink()
+        with pytest.raises(LedgerUnavailable):
+            await write(range(10, 11))
+        await write(range(10, 310))  # so much that the file grows: its first page is in the new one, too
+        assert await other.answer() == "written"
+    await database.stop()
+    assert _kept(path) == 311
+
+
+OTHER = """
+import asyncio, sys
+import structlog
+from consumer.errors import LedgerUnavailable
+from consumer.ledger import Database
+from consumer.ledger.handling import events
+from tests.contract.ledger.facts import NOW, event
+
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+async def main():
+    database = Database(sys.argv[1])
+    sys.stdin.readline()
+    async with database.reading() as session:
+        await events.known(session, [("default", "evt_1")])
+    print("open", flush=True)
+    sys.stdin.readline()
+    while True:
+        try:
+            async with database.transaction() as session:
+                await events.record(session, [event(1000)], NOW)
+            break
+        except LedgerUnavailable:
+            await asyncio.sleep(0.05)
+    print("written", flush=True)
+    await database.stop()
+
+asyncio.run(main())
+"""
 
 
 def _kept(path: Path) -> int:
