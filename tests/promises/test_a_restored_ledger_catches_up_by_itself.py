@@ -8,8 +8,10 @@ What is typed is what `deploy/backup.md` says. In `python -m tests.chaos restore
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 Backup = Callable[[], Awaitable[Callable[[], Awaitable[str]]]]
 """Makes a backup of the running ledger; what it returns restores it and says where."""
 
+BACKUP = Path(__file__).parents[2] / "deploy" / "backup.md"
+BY_SQLITE = re.compile(r'sqlite3 consumer\.db "(?P<words>VACUUM INTO [^"]+)"')
+"""One statement, which others that write cannot make begin anew."""
 STATE = {
     "orders": "SELECT order_id, proof_event_id, hold, requested_at IS NOT NULL FROM fulfilment_order",
     "access": "SELECT customer, entitlement, allowed FROM access_entitlement",
@@ -44,8 +49,10 @@ async def test_in_files(tmp_path: Path) -> None:
         return f"sqlite+aiosqlite:///{ledger}"
 
     async def back_up() -> Callable[[], Awaitable[str]]:
-        with sqlite3.connect(ledger) as source, sqlite3.connect(copy) as target:
-            source.backup(target)
+        with closing(sqlite3.connect(ledger, isolation_level=None)) as source:
+            found = BY_SQLITE.search(BACKUP.read_text())
+            assert found is not None
+            source.execute(found["words"].replace("FILE", str(copy)))
         return restore
 
     async with deployment(tmp_path, **embedded(tmp_path)) as found:
