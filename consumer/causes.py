@@ -234,9 +234,19 @@ def of_log_file(name: str | None) -> type[BrokerError] | None:
 
 
 def is_read_only(folder: Path) -> bool:
-    """Whether the disk that this folder is on, or would be, is mounted read-only; False where nobody can tell."""
+    """Whether the disk that this folder is on, or would be, is read-only; False where nobody can tell. The mount of one
+    that a kernel made so after an error (ext4's `emergency_ro`) says that it is writable: a file without a name is
+    refused there."""
     disk = _disk_of(folder)
-    return disk is not None and bool(disk.f_flag & os.ST_RDONLY)
+    if disk is None or disk.f_flag & os.ST_RDONLY:
+        return disk is not None
+    try:
+        os.close(os.open(_nearest(folder), os.O_WRONLY | os.O_CLOEXEC | os.O_TMPFILE, 0o600))
+    except AttributeError:  # only Linux has them
+        return False
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False
 
 
 def is_for_want_of_room(name: str | None, path: Path) -> bool:
@@ -248,10 +258,14 @@ def is_for_want_of_room(name: str | None, path: Path) -> bool:
     return disk is not None and disk.f_bavail * disk.f_frsize < BESIDE_BYTES
 
 
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the first above that is there."""
+    return next((one for one in (folder, *folder.parents) if one.is_dir()), folder)
+
+
 def _disk_of(folder: Path) -> os.statvfs_result | None:
     try:
-        there = next((one for one in (folder, *folder.parents) if one.is_dir()), None)
-        return None if there is None else os.statvfs(there)
+        return os.statvfs(_nearest(folder))
     except OSError:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,14 @@ from consumer.broker import EmbeddedBroker
 from consumer.causes import of_disk
 from consumer.cli.looking.disks import MIB, Disk, disks, judge_disk
 from consumer.cli.looking.status_finding import Grade
-from consumer.errors import LedgerDiskFull, LedgerDiskReadOnly, LedgerNotOpened, LogDiskFull, LogDiskReadOnly
+from consumer.errors import (
+    LedgerDiskFull,
+    LedgerDiskReadOnly,
+    LedgerNotOpened,
+    LedgerReadOnly,
+    LogDiskFull,
+    LogDiskReadOnly,
+)
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.settings import Role, load_settings
@@ -63,6 +71,29 @@ async def writes(url: str) -> None:
             await session.execute(text("CREATE TABLE t (x)"))
     finally:
         await database.stop()
+
+
+# case: O2, O9
+def test_one_that_a_kernel_made_read_only_after_an_error_is_named_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mount says that it is writable: `status` called the database read-only, and advised to ask the primary."""
+    ledger, log = tmp_path / "consumer.db", tmp_path / "log.db"
+    ledger.touch()
+    log.touch()
+    settings = load_settings({"SVC_BASE_URL": "http://127.0.0.1:9", **places_of(ledger, log)}, Role.OPERATE)
+    assert [one.is_read_only for one in disks(settings)] == [False, False]
+    really = os.open
+
+    def refused(path: os.PathLike[str], flags: int, *more: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return really(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", refused)
+    assert [one.code for one in disks(settings)] == [LedgerDiskReadOnly.code, LogDiskReadOnly.code]
+    assert of_disk(LedgerReadOnly(), ledger).code == LedgerDiskReadOnly.code
+    assert sorted(tmp_path.iterdir()) == [ledger, log]
 
 
 async def test_one_that_is_read_only_is_named_by_status_and_by_who_opens_a_file_there(disk: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from sqlalchemy import make_url
 
+from consumer import causes
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.errors import LedgerDiskFull, LedgerDiskReadOnly, LogDiskFull, LogDiskReadOnly
@@ -49,7 +50,7 @@ def disks(settings: Settings) -> Iterator[Disk]:
             disk = os.statvfs(path.parent)
         except OSError:
             continue
-        is_read_only = bool(disk.f_flag & os.ST_RDONLY)
+        is_read_only = causes.is_read_only(path.parent)
         yield Disk(
             path=path,
             code=codes[is_read_only],
