@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import shlex
 from dataclasses import replace
@@ -19,15 +21,18 @@ from consumer.console.alarms.queues import Queue
 from consumer.console.alarms.unfulfilled import Waiting
 from consumer.console.find import Found
 from consumer.errors import BrokerUnavailable
+from consumer.ledger import Database
 from consumer.ledger.engine.database import server_of
 from consumer.ledger.health import Figures
 from consumer.ledger.plans.plans import HalfApplied
 from consumer.ledger.reading.read_requests import Unreadable
-from consumer.sync.canary.sightings import LATE, Missed
+from consumer.sync.canary.sightings import LATE, Missed, Sightings
 from consumer.sync.health.stalled import StalledStage
 from consumer.sync.health.status import ApplicationStatus, refused_at
+from tests.support.desk import Desk
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
+SERVICE = {"SVC_BASE_URL": "http://127.0.0.1:1", "SVC_APP_ID": "svc_app_1", "SVC_APP_SECRET": "svc_sk_live_1"}
 WELL = Figures(
     at=NOW,
     events=10,
@@ -241,6 +246,28 @@ def test_money_that_is_there_and_not_here_is_degraded_then_stuck(age: timedelta,
     assert (finding.code, finding.grade) == ("paid_there_but_not_here", grade)
     assert f"2 paid order(s) and 1 event(s) that the ledger lacks, {told}:" in finding.text
     assert "A-1, A-2, evt_1" in finding.text
+
+
+# case: B27, O5
+def test_money_that_is_there_and_not_here_is_told_to_programs_as_it_is_to_people(
+    desk: Desk, environ: dict[str, str]
+) -> None:
+    """`status --json` was `internal` as long as an order was missing, which is when somebody looks."""
+
+    async def missed(age: timedelta) -> None:
+        database, now = Database(environ["CONSUMER_DATABASE_URL"]), datetime.now(UTC)
+        try:
+            async with database.transaction() as session:
+                await Sightings(looked_at=now, missing={"order:A-1": now - age}).keep(session, "default", now=now)
+        finally:
+            await database.stop()
+
+    assert desk.call("db", "upgrade").returncode == 0
+    asyncio.run(missed(LATE + timedelta(seconds=20)))
+    found = json.loads(desk.call("status", "--json", **SERVICE).stdout)
+    assert "paid_there_but_not_here" in {one["code"] for one in found["findings"]}
+    [reading] = found["reading"]
+    assert reading["missing"] == {"orders": 1, "events": 0, "age_s": 200.0, "ids": ["A-1"]}
 
 
 # case: O5
