@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _AGO = re.compile(r"(\d{1,6})([smhdw])\Z")
 T = TypeVar("T")
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+NEAR_FROM = 1000
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 Since = Annotated[str | None, typer.Option(help="From this time on: ISO-8601 (UTC without a zone), or 2h, 3d ago.")]
@@ -32,6 +33,8 @@ HandlerName = Annotated[str | None, typer.Option("--handler", help="Handler name
 Status = Annotated[str | None, typer.Option(help="Status of a run.")]
 Order = Annotated[str | None, typer.Option(help="The merchant's order id.")]
 SubscriptionId = Annotated[str | None, typer.Option("--subscription", help="Subscription id.")]
+Customer = Annotated[str | None, typer.Option("--customer", help="The merchant's customer reference.")]
+Fingerprint = Annotated[str | None, typer.Option(help="Failures of the same kind and place, as `dead list` shows it.")]
 EventId = Annotated[str | None, typer.Option("--event", help="Event id.")]
 Application = Annotated[str | None, typer.Option(help="Application; all when left out.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")]
@@ -152,6 +155,28 @@ async def require_named(session: AsyncSession, settings: Settings, wanted: Event
     ):
         if name is not None:
             await require_known(session, kind, name, wanted.application)
+
+
+async def whose_keys(
+    session: AsyncSession, settings: Settings, customer: str, application: str | None
+) -> tuple[tuple[str, str], ...]:
+    """(application, key) of what is the customer's. Raises UsageError, NotFound."""
+    from consumer.console.belongings import whose  # the built-in handlers' tables: only where a customer is named
+
+    if application is not None:
+        require_application(application, settings)
+    return await whose(session, customer, application)
+
+
+async def require_fingerprint(session: AsyncSession, given: str, *, discarded: bool = False) -> None:
+    """Raise UsageError for what nothing died of lately: one that was redriven since is none of a dead run; nothing ever
+    died of a slip of a finger."""
+    from consumer.ledger.handling import dead  # nobody needs it whose filter has something to show
+
+    if not await dead.has_died_of(session, given):
+        found = await dead.search(session, dead.DeadFilter(discarded=discarded, limit=NEAR_FROM))
+        like = near(given, {one.fingerprint for one in found if one.fingerprint is not None})
+        raise UsageError("no run died of this lately", fingerprint=given[:100], near=like)
 
 
 async def require_type(session: AsyncSession, pattern: str) -> None:

@@ -34,6 +34,14 @@ async def of_customer(session: AsyncSession, customer: str, application: str | N
     return tuple(sorted(found))
 
 
+async def whose(session: AsyncSession, customer: str, application: str | None) -> Keys:
+    """What belongs to the customer, and the customer: the keys of whose events are his. Raises NotFound for one of whom
+    nothing is known, UsageError."""
+    await require_known(session, "customer", customer, application)
+    named = [application] if application is not None else await each_of(session, EVENTS.c.application)
+    return (*await of_customer(session, customer, application), *((one, f"customer:{customer}") for one in named))
+
+
 async def of_subscription(session: AsyncSession, subscription_id: str, application: str | None) -> Keys:
     """The customer whose access the subscription decides: what was decided is told of the customer."""
     columns = access.SUBSCRIPTIONS.c
@@ -53,7 +61,7 @@ async def _of(
         wanted = wanted.where(unindexed(table.c.application) == application)
     rows = [(where, id_) for where, id_ in await session.execute(wanted.limit(BELONGINGS_MAX + 1))]
     if len(rows) > BELONGINGS_MAX:
-        raise UsageError("the customer has too many orders for one plan: name an order, or leave --customer out")
+        raise UsageError("the customer has too many orders: name an order, or a time, instead of --customer")
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
@@ -11,7 +12,9 @@ import typer
 from consumer.cli.consent import actor
 from consumer.cli.filters import (
     Application,
+    Customer,
     EventId,
+    Fingerprint,
     HandlerName,
     Limit,
     Order,
@@ -23,7 +26,9 @@ from consumer.cli.filters import (
     moments,
     more_line,
     page,
+    require_fingerprint,
     require_named,
+    whose_keys,
 )
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
@@ -47,8 +52,10 @@ def list_events(
     status: Status = None,
     order: Order = None,
     subscription: SubscriptionId = None,
+    customer: Customer = None,
     event: EventId = None,
     application: Application = None,
+    fingerprint: Fingerprint = None,
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
@@ -64,11 +71,12 @@ def list_events(
         subscription_id=subscription,
         handler=handler,
         status=status,
+        fingerprint=fingerprint,
         since=begin,
         until=end,
         limit=limit + 1,
     )
-    found, states = run(_search(wanted))
+    found, states = run(_search(wanted, customer))
     rows, is_more = page(found.rows, limit)
     output = Output(as_json)
     listed = [event_document(row) | _state(row, handler, states) for row in rows]
@@ -133,12 +141,16 @@ def show(
 States = Mapping[tuple[str, str, str], RunRow]
 
 
-async def _search(wanted: EventFilter) -> tuple[Found, States]:
+async def _search(wanted: EventFilter, customer: str | None) -> tuple[Found, States]:
     settings = settings_looking()
     async with ledger(settings) as database, database.reading() as session:
+        if customer is not None:
+            wanted = replace(wanted, keys=await whose_keys(session, settings, customer, wanted.application))
         found = await events.search(session, wanted)
         if not found.rows:
             await require_named(session, settings, wanted)
+            if wanted.fingerprint is not None:
+                await require_fingerprint(session, wanted.fingerprint)
         if wanted.handler is None:
             return found, {}
         ids = [(row.application, row.id) for row in found.rows]

@@ -15,7 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
 from consumer.cli.filters import (
     Application,
+    Customer,
     EventId,
+    Fingerprint,
     HandlerName,
     Limit,
     Order,
@@ -24,9 +26,10 @@ from consumer.cli.filters import (
     Type,
     Until,
     moments,
-    near,
+    require_fingerprint,
     require_named,
     takes,
+    whose_keys,
 )
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, looking, run, settings_looking
@@ -41,8 +44,6 @@ from consumer.ledger.tables import RunStatus
 
 app = typer.Typer(help="Dead runs: look, try again, give up.", no_args_is_help=True)
 
-NEAR_FROM = 1000
-Fingerprint = Annotated[str | None, typer.Option(help="Failures of the same kind and place, as `dead list` shows it.")]
 Everything = Annotated[bool, typer.Option("--all", help="All of them, without a filter.")]
 
 
@@ -63,6 +64,7 @@ def chosen(
     handler: HandlerName = None,
     order: Order = None,
     subscription: SubscriptionId = None,
+    customer: Customer = None,
     event: EventId = None,
     application: Application = None,
     fingerprint: Fingerprint = None,
@@ -79,6 +81,7 @@ def chosen(
         event_id=event,
         application=application,
         fingerprint=fingerprint,
+        keys=run(_whose(customer, application)) if customer is not None else None,
     )
 
 
@@ -220,15 +223,13 @@ async def _require_known(wanted: DeadFilter) -> None:
     async with ledger(settings) as database, database.reading() as session:
         await require_named(session, settings, wanted)
         if wanted.fingerprint is not None:
-            await _require_fingerprint(session, wanted.fingerprint, discarded=wanted.discarded)
+            await require_fingerprint(session, wanted.fingerprint, discarded=wanted.discarded)
 
 
-async def _require_fingerprint(session: AsyncSession, given: str, *, discarded: bool) -> None:
-    """One that was redriven since is none of a dead run; nothing ever died of a slip of a finger."""
-    if not await dead.has_died_of(session, given):
-        found = await dead.search(session, DeadFilter(discarded=discarded, limit=NEAR_FROM))
-        like = near(given, {one.fingerprint for one in found if one.fingerprint is not None})
-        raise UsageError("no run died of this lately", fingerprint=given[:100], near=like)
+async def _whose(customer: str, application: str | None) -> tuple[tuple[str, str], ...]:
+    settings = looking()[0]
+    async with ledger(settings) as database, database.reading() as session:
+        return await whose_keys(session, settings, customer, application)
 
 
 async def _now() -> datetime:

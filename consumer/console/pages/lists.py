@@ -4,11 +4,13 @@ oldest first, and it is said when there are more."""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from aiohttp import web
 
 from consumer.console.alarms.queues import findings, queues
+from consumer.console.belongings import whose
 from consumer.console.event_view import delivery_document, event_document
 from consumer.console.operators.deaths import death_groups
 from consumer.console.pages.desk import DESK
@@ -51,7 +53,10 @@ async def list_events(request: web.Request) -> web.Response:
         until=_moment(request, "until"),
         limit=limit + 1,
     )
+    customer = _given(request, "customer")
     async with desk.database.reading() as session:
+        if customer is not None:
+            wanted = replace(wanted, keys=await whose(session, customer, wanted.application))
         found = await events.search(session, wanted)
         known = [row.name for row in await handlers.everyone(session)]
     return page(

@@ -11,7 +11,21 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import ScalarSelect, Select, Table, and_, bindparam, func, insert, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    false,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
@@ -39,7 +53,8 @@ _KEPT = ("application", "event_id", "handler", "blocking", "attempts", "code", "
 @dataclass(frozen=True, kw_only=True)
 class DeadFilter:
     """Which dead runs are meant; None means any. `discarded` means the discarded ones instead. `waiting_at`: the
-    waiting runs of `handler`, too, if as of this time no living worker has it, or one event of it is named."""
+    waiting runs of `handler`, too, if as of this time no living worker has it, or one event of it is named. `keys`:
+    (application, key) of whose they are."""
 
     application: str | None = None
     handler: str | None = None
@@ -48,6 +63,7 @@ class DeadFilter:
     order_id: str | None = None
     subscription_id: str | None = None
     fingerprint: str | None = None
+    keys: tuple[tuple[str, str], ...] | None = None
     since: datetime | None = None
     until: datetime | None = None
     discarded: bool = False
@@ -258,7 +274,18 @@ def _conditions(wanted: DeadFilter) -> list[Any]:
         found.append(_RUNS.c.updated_at >= wanted.since)
     if wanted.until is not None:
         found.append(_RUNS.c.updated_at < wanted.until)
+    if wanted.keys is not None:
+        found.append(_is_of(wanted.keys))
     return found
+
+
+def _is_of(keys: Collection[tuple[str, str]]) -> ColumnElement[bool]:
+    """Of these (application, key), in words for which no planner leaves the index of the state for another."""
+    named: dict[str, list[str]] = {}
+    for where, one in keys:
+        named.setdefault(where, []).append(one)
+    application, key = unindexed(_RUNS.c.application), unindexed(_RUNS.c.key)
+    return or_(false(), *[and_(application == where, among(key, of_it)) for where, of_it in named.items()])
 
 
 # --- acting ----------------------------------------------------------------------------------------------------

@@ -158,7 +158,8 @@ async def last_received(session: AsyncSession, application: str, source: Source,
 
 @dataclass(frozen=True, kw_only=True)
 class EventFilter:
-    """Which events a listing shows; None means any."""
+    """Which events a listing shows; None means any. `keys`: (application, key) of whose they are. `fingerprint`: of
+    what a run of theirs failed."""
 
     application: str | None = None
     type: str | None = None
@@ -167,6 +168,8 @@ class EventFilter:
     subscription_id: str | None = None
     handler: str | None = None
     status: str | None = None
+    fingerprint: str | None = None
+    keys: tuple[tuple[str, str], ...] | None = None
     since: datetime | None = None
     until: datetime | None = None
     limit: int = 100
@@ -199,6 +202,8 @@ class _Walk:
 async def search(session: AsyncSession, wanted: EventFilter) -> Found:
     """The newest events that fit, at most `limit`. Those of an id are all looked at; else the newest SEARCHED_MAX of
     the time, or of the type, that is asked for."""
+    if wanted.keys is not None:
+        return await _of_keys(session, wanted, wanted.keys)
     walk = await _walk(session, wanted)
     passed_over = _passed_over(wanted, walk.by)
     end = await walk.end(session) if passed_over else None
@@ -206,6 +211,16 @@ async def search(session: AsyncSession, wanted: EventFilter) -> Found:
     statement = select(EventRow).where(*walk.sought, *within, *passed_over)
     rows = (await session.scalars(statement.order_by(walk.along.desc()).limit(wanted.limit))).all()
     return Found(sorted(rows, key=lambda row: -row.seq), is_all=end is None or len(rows) == wanted.limit)
+
+
+async def _of_keys(session: AsyncSession, wanted: EventFilter, keys: Collection[tuple[str, str]]) -> Found:
+    """Key by key, along the index that finds them in order: a planner may walk through all events for many at once."""
+    rows: list[EventRow] = []
+    rest = _passed_over(wanted, ("application",))
+    for application, key in keys:
+        of_key = select(EventRow).where(_EVENTS.c.key == key, _EVENTS.c.application == application, *rest)
+        rows += (await session.scalars(of_key.order_by(_EVENTS.c.seq.desc()).limit(wanted.limit))).all()
+    return Found(sorted(rows, key=lambda row: -row.seq)[: wanted.limit], is_all=True)
 
 
 async def _walk(session: AsyncSession, wanted: EventFilter) -> _Walk:
@@ -230,6 +245,7 @@ def _passed_over(wanted: EventFilter, sought: Collection[str]) -> list[ColumnEle
     """The rest of the filter, in words for which no planner leaves the walk's index for another."""
     conditions: dict[str, Callable[[Any], ColumnElement[bool]]] = {
         "application": lambda value: unindexed(_EVENTS.c.application) == value,
+        "event_id": lambda value: unindexed(_EVENTS.c.id) == value,
         "order_id": lambda value: unindexed(_EVENTS.c.order_id) == value,
         "subscription_id": lambda value: unindexed(_EVENTS.c.subscription_id) == value,
         "type": _is_of_type,
@@ -238,8 +254,8 @@ def _passed_over(wanted: EventFilter, sought: Collection[str]) -> list[ColumnEle
     }
     given = {name: getattr(wanted, name) for name in conditions if name not in sought}
     found = [conditions[name](value) for name, value in given.items() if value is not None]
-    has_run = wanted.handler is not None or wanted.status is not None
-    return [*found, _has_run(wanted.handler, wanted.status)] if has_run else found
+    of_run = (wanted.handler, wanted.status, wanted.fingerprint)
+    return found if of_run == (None, None, None) else [*found, _has_run(*of_run)]
 
 
 def _is_of_type(pattern: str) -> ColumnElement[bool]:
@@ -247,11 +263,13 @@ def _is_of_type(pattern: str) -> ColumnElement[bool]:
     return kind.startswith(pattern[:-1], autoescape=True) if pattern.endswith(".*") else kind == pattern
 
 
-def _has_run(handler: str | None, status: str | None) -> ColumnElement[bool]:
+def _has_run(handler: str | None, status: str | None, fingerprint: str | None) -> ColumnElement[bool]:
     """One probe an event: EXISTS may be turned into a join with everything that was ever run."""
     run = select(_RUNS.c.event_id).where(_RUNS.c.application == _EVENTS.c.application, _RUNS.c.event_id == _EVENTS.c.id)
     if handler is not None:
         run = run.where(_RUNS.c.handler == handler)
     if status is not None:
         run = run.where(unindexed(_RUNS.c.status) == status)
+    if fingerprint is not None:
+        run = run.where(_RUNS.c.fingerprint == fingerprint)
     return run.limit(1).scalar_subquery().is_not(None)

@@ -78,6 +78,7 @@ async def history(database: Database) -> AsyncIterator[History]:
 
 
 A = {("order.paid", "order:A"), ("fulfilment.requested", "order:A")}
+PARKED = "fulfilment.requested"
 B = {("order.paid", "order:B"), ("fulfilment.requested", "order:B")}
 S = {("subscription.active", "subscription:S1"), ("access.granted", "customer:cu-B")}
 
@@ -103,6 +104,39 @@ async def test_each_filter_is_of_exactly_what_it_names(history: History) -> None
     assert await history.planned(reason_code=granted.code, customer="cu-A") == A
     assert await history.planned(customer="cu-B", type="access.*") == {("access.granted", "customer:cu-B")}
     assert await history.planned(customer="cu-B", status="retrying") == set()
+
+
+# case: R2
+async def test_events_and_dead_runs_are_listed_by_whose_they_are(history: History, database_url: str) -> None:
+    """Also those that name an order or a subscription, and not the customer. What waits behind is not dead."""
+    desk = Desk({"CONSUMER_DATABASE_URL": database_url, "CONSUMER_LOG_LEVEL": "error"})
+    for customer, theirs in (("cu-A", A), ("cu-B", B | S)):
+        listed = (await asyncio.to_thread(desk.ask, "events", "list", "--customer", customer))["events"]
+        assert {(one["type"], one["key"]) for one in listed} >= theirs
+        assert {one["key"] for one in listed} == {key for _, key in theirs}
+        assert [one["received_at"] for one in listed] == sorted((one["received_at"] for one in listed), reverse=True)
+        dead = (await asyncio.to_thread(desk.ask, "dead", "list", "--customer", customer))["dead"]
+        assert {(one["type"], one["key"]) for one in dead} == {one for one in theirs if one[0] != PARKED}
+    words = ("--customer", "cu-B", "--type", "access.*", "--application", "default")
+    for group in ("events", "dead"):
+        [one] = (await asyncio.to_thread(desk.ask, group, "list", *words))[group]
+        assert one["key"] == "customer:cu-B"
+        assert (await asyncio.to_thread(desk.ask, group, "list", *words, "--event", "evt_A"))[group] == []
+        refused = await asyncio.to_thread(desk.ask, group, "list", "--customer", "nobody", code=1)
+        assert "nothing is known of this customer" in refused
+    done = await asyncio.to_thread(desk.ask, "dead", "redrive", "--customer", "cu-A", "--reason", "mended", "--yes")
+    assert done["changed"] == 1, "and of nobody else"
+
+
+# case: R10
+async def test_events_are_listed_by_what_their_runs_died_of(history: History, database_url: str) -> None:
+    desk = Desk({"CONSUMER_DATABASE_URL": database_url, "CONSUMER_LOG_LEVEL": "error"})
+    granted = history.dead[next(one for one in history.dead if one[1] == "customer:cu-B")]
+    words = ("events", "list", "--fingerprint", str(granted.fingerprint))
+    [one] = (await asyncio.to_thread(desk.ask, *words))["events"]
+    assert (one["type"], one["key"]) == ("access.granted", "customer:cu-B")
+    refused = await asyncio.to_thread(desk.ask, "events", "list", "--fingerprint", "0" * 16, code=2)
+    assert "no run died of this" in refused
 
 
 # case: R2

@@ -65,6 +65,18 @@ async def test_a_ledger_that_is_away_is_a_page(open_pages: Open) -> None:
     assert "ledger_unavailable" in seen
 
 
+async def test_events_are_listed_by_whose_they_are(projections: Projections, pages: Pages) -> None:
+    for name in ("A1", "B1"):
+        told = {"session_id": f"s-{name}", "order_id": name, "expected_amount": "9", "customer": f"c-{name}"}
+        await projections.feed(own("checkout.registered", f"order:{name}", told))
+        at = START + timedelta(minutes=1)
+        await projections.feed(said("order.paid", f"evt_{name}", order_id=name, amount="9", at=at))
+    seen = await text(pages, "/console/events?customer=c-A1")
+    assert ("evt_A1" in seen, "evt_B1" in seen) == (True, False)
+    assert 'value="c-A1"' in seen, "what was asked for stands in its field"
+    assert "nothing is known of this customer" in await text(pages, "/console/events?customer=nobody", 404)
+
+
 async def test_an_order_says_why_it_waits(projections: Projections, pages: Pages) -> None:
     # case: A50, F21
     told = {"session_id": "s1", "order_id": "A1", "expected_amount": "10", "customer": "c1"}

@@ -175,6 +175,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         {"wanted": dead.DeadFilter(order_id="order-5", type="order.*")},
         {"wanted": dead.DeadFilter(handler="test:gone", waiting_at=NOW)},
         {"wanted": dead.DeadFilter(event_id="evt_5", since=AT, until=NOW)},
+        {"wanted": dead.DeadFilter(keys=(("default", "order:order-5"), ("default", "customer:cu-1")))},
     ],
     "ledger.handling.dead.totals": [{"wanted": dead.DeadFilter()}, {"wanted": dead.DeadFilter(discarded=True)}],
     "ledger.handling.dead.redrive": [{"runs": [_DEAD], "reason": "x"}],
@@ -190,7 +191,8 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
             {}, {"event_id": "evt_5"}, {"order_id": "order-6"}, {"subscription_id": "sub_1"}, {"type": "order.paid"},
             {"application": "default", "order_id": "order-6", "handler": HANDLER}, {"since": AT, "until": NOW},
             {"handler": HANDLER, "status": "succeeded"}, {"status": "dead"}, {"type": "order.*", "until": NOW},
-            {"handler": HANDLER, "type": "order.paid"},
+            {"handler": HANDLER, "type": "order.paid"}, {"fingerprint": "a" * 16, "type": "order.paid"},
+            {"keys": (("default", "order:order-5"), ("default", "order:order-6")), "handler": HANDLER},
         )
     ],
     "ledger.handling.requests.others": [{"event_type": "order.paid", "keys": ["order:order-5"], "known": {"evt_5"}}],
@@ -249,6 +251,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "console.alarms.queues.queues": [{"application": None}, {}],
     "console.alarms.queues.findings": [{"kind": None}, {"kind": "paid_unmatched"}],
     "console.belongings.of_customer": [{"customer": "cu-1", "application": one} for one in (None, "default")],
+    "console.belongings.whose": [{"customer": "cu-1", "application": one} for one in (None, "default")],
     "console.belongings.of_subscription": [{"application": one} for one in (None, "default")],
     "console.operators.subjects.require": [
         {"word": "fulfilment.released", "subject": "past_1000001"},
