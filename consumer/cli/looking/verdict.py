@@ -43,7 +43,7 @@ LOOKED_LATE_S = 900.0
 READ_LATE_S = 900.0
 UNDERWAY, UNDERWAY_S = "orphan_payment", 60.0
 """A payment may be read before its order is known to be paid: then the finding is closed again at once."""
-HOW_PAUSED = " (`consumer handlers list` says since when, by whom and why; `consumer handlers resume`)"
+HOW_PAUSED = "`consumer handlers list` says since when, by whom and why"
 HOW_WAITING = " (`consumer handlers list` says since when and for what; they go on by themselves)"
 HELD_UP_S = 30.0
 CERTAIN = frozenset({WrongApplication.code})
@@ -130,8 +130,7 @@ def _handling(figures: Figures, wrong: Collection[str]) -> Iterator[Finding]:
     if figures.dead:
         yield Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead))
     if figures.paused_handlers:
-        text = f"paused: {', '.join(figures.paused_handlers)}{HOW_PAUSED}"
-        yield Finding(Grade.DEGRADED, "handlers_paused", text)
+        yield Finding(Grade.DEGRADED, "handlers_paused", _paused(figures.paused_handlers))
     if figures.waiting_handlers:
         text = f"wait for what they depend on: {', '.join(figures.waiting_handlers)}{HOW_WAITING}"
         yield Finding(Grade.DEGRADED, "handlers_waiting", text)
@@ -172,7 +171,12 @@ def _astray(one: standing.Astray) -> str:
 
 
 def _dead(count: int) -> str:
-    return f"{count} dead run(s): see `consumer dead list`; mended, `consumer replay plan` does them again"
+    return f"{count} dead run(s): `consumer dead list` says of what, and names the command that lets them try again"
+
+
+def _paused(names: Sequence[str]) -> str:
+    one = names[0] if len(names) == 1 else "NAME"
+    return f"paused: {', '.join(names)} ({HOW_PAUSED}; `consumer handlers resume {one} --reason …` lets it go on)"
 
 
 def _deliveries(figures: Figures, wrong: Collection[str]) -> Iterator[Finding]:
@@ -252,7 +256,7 @@ def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
     """What to type, where a command is the cure."""
     match waiting.reason:
         case "dead":
-            return "; `consumer replay plan` shows what doing them again would do"
+            return "; `consumer dead list` says of what, and names the command that lets them try again"
         case "no_handler" if shippers:
             return "; " + ", ".join(f"`{replay_command(one, since=waiting.oldest_at)}`" for one in shippers)
         case "no_handler":

@@ -96,6 +96,19 @@ def test_each_sign_has_its_grade(changed: Figures, code: str, grade: Grade) -> N
     assert re.search(r"`consumer [a-z]|restart `", finding.text), "what to type, or to do, stands behind it"
 
 
+# case: O2, R10
+def test_what_is_typed_as_it_is_printed_does_what_was_said() -> None:
+    """`replay plan` does nothing again, and `handlers resume` alone is refused."""
+    [dead] = judge(replace(WELL, dead=1))
+    assert "`consumer dead list`" in dead.text
+    assert "replay" not in dead.text
+    [paused] = judge(replace(WELL, paused_handlers=("shop:ship",)))
+    assert "`consumer handlers resume shop:ship --reason …`" in paused.text
+    [paused] = judge(replace(WELL, paused_handlers=("shop:mail", "shop:ship")))
+    assert "shop:mail, shop:ship" in paused.text
+    assert "`consumer handlers resume NAME --reason …`" in paused.text
+
+
 def test_what_stands_still_is_told_with_how_much_and_for_how_long() -> None:
     [overdue] = judge(replace(WELL, oldest_due_at=LONG_AGO))
     assert "the oldest for 60 min" in overdue.text
