@@ -108,6 +108,8 @@ def _explain(settings: Settings, application: str, asked: tuple[str, str], as_js
     for part in ("orders", "subscriptions", "sources", "checkouts"):
         for entry in found.get(part, []):
             output.line(f"{part.removesuffix('s')}: " + _words(entry))
+    for name, value in _flat(found.get("policy", {})).items():
+        output.line(f"rule: {name}={shown(value)}")
     output.line("\nwhat happened")
     for entry in found["timeline"]:
         output.line("  " + _words(entry))

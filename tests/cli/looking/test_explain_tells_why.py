@@ -39,6 +39,7 @@ async def test_of_a_paid_order_and_a_customer_on_hold(consumer: Run, environ: di
             return state["allowed"]
 
         await eventually(lambda: allowed() is True, within_s=30)
+        assert "\nrule: past_due=grace:14d\n" in consumer("explain", "customer", "c1").stdout, "as the page says"
         order = explained("order", "A-1")
         assert isinstance(order["state"], dict)
         assert order["state"]["fulfilment"] == "requested"
