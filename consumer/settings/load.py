@@ -44,6 +44,7 @@ KNOWN = frozenset({CONFIG, APPLICATIONS, *FROM_FILE, *FIELDS, *DEFAULT_NAMES.val
 
 # What Kubernetes puts into every pod for a Service whose name begins with `consumer`; not meant for us.
 _SERVICE_LINK = re.compile(r"_SERVICE_HOST\Z|_SERVICE_PORT(_[A-Z0-9_]+)?\Z|_PORT_[0-9]+_(TCP|UDP|SCTP)(_[A-Z]+)?\Z")
+_PREFIX = re.compile(r"\A(CONSUMER|SVC)_")
 _LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
 
@@ -132,8 +133,15 @@ def _from_toml(path: str | None, problems: list[str]) -> dict[str, Any]:
 
 def _unknown(name: str, known: Iterable[str]) -> str:
     shown = name if re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", name) else "(unprintable name)"
-    near = difflib.get_close_matches(name.upper(), sorted(known), n=1, cutoff=0.7)
-    return f"{shown}: there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
+    near = _near(name.upper(), known)
+    return f"{shown}: there is no such setting" + (f"; did you mean {near}?" if near else "")
+
+
+def _near(name: str, known: Iterable[str]) -> str | None:
+    """The setting that looks like it; what all names begin with makes none alike."""
+    of_words = {_PREFIX.sub("", one): one for one in sorted(known)}
+    near = difflib.get_close_matches(_PREFIX.sub("", name), of_words, n=1, cutoff=0.7)
+    return of_words[near[0]] if near else None
 
 
 def _read_files(merged: dict[str, Any], problems: list[str]) -> None:

@@ -144,6 +144,24 @@ def test_unknown_keys_of_the_file_are_reported_with_the_nearest_name(tmp_path: P
     assert "SVC_APPID: there is no such setting; did you mean SVC_APP_ID?" in found[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("CONSUMER_APP_SECRET", "SVC_APP_SECRET"),
+        ("CONSUMER_BASE_URL", "SVC_BASE_URL"),
+        ("CONSUMER_DATABASE", "CONSUMER_DATABASE_URL"),
+        ("CONSUMER_WEBHOOK_SECRET", "CONSUMER_WEBHOOK_SECRETS"),
+        ("CONSUMER_KAFKA_URL", None),
+        ("CONSUMER_WORKERS", None),
+        ("CONSUMER_GRACE", None),
+    ],
+)
+def test_a_name_is_like_another_by_what_is_its_own(name: str, meant: str | None) -> None:
+    """All begin alike: CONSUMER_SECRET was taken for CONSUMER_EXPECT, and CONSUMER_WORKERS for CONSUMER_PORT."""
+    [found] = [one for one in problems({name: "x"}, Role.OPERATE) if one.startswith(name)]
+    assert found == f"{name}: there is no such setting" + (f"; did you mean {meant}?" if meant else "")
+
+
 @pytest.mark.parametrize("content", [b"CONSUMER_API_TOKEN = hush", b"\xff\xfe"])
 def test_a_file_that_is_not_toml_is_reported_without_its_text(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "consumer.toml"
