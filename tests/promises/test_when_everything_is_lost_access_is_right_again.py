@@ -39,7 +39,7 @@ async def test_in_files(tmp_path: Path) -> None:
         _lose("log.db", tmp_path)
         found.database = Database(places["database_url"])
         await found.type("db", "upgrade")
-        await found.type("backfill", "--seed", "--full", "--yes")
+        await found.type("backfill", "--seed", "--full", "--reason", "all was lost", "--yes")
         async with _at_work(found, "after"):
             await eventually(lambda: _is(found, right), within_s=60, what="access is as it was")
             found.pay_order()

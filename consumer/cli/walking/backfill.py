@@ -12,7 +12,7 @@ import typer
 
 from consumer.app.commands.walking import Syncing, open_syncing
 from consumer.app.sync_parts import sync_policy
-from consumer.cli.consent import Yes, actor, consent
+from consumer.cli.consent import Yes, actor, checked_reason, consent
 from consumer.cli.filters import Application, Since, Until, parse_moment, require_window
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, settings_for, time_there
@@ -46,7 +46,7 @@ def backfill(
         Path | None, typer.Option(help="Check a certificate: its digest, its sums, its verdict. Asks nobody.")
     ] = None,
     application: Application = None,
-    reason: Annotated[str | None, typer.Option(help="With --seed: why; kept in the audit trail.")] = None,
+    reason: Annotated[str, typer.Option(help="With --seed: why; kept in the audit trail. A dry run needs none.")] = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -66,6 +66,7 @@ def backfill(
     if end is not None and not seed:
         raise UsageError("--until goes with --certificate or --seed: a walk always goes up to now")
     if seed and not dry_run:
+        reason = checked_reason(reason)
         consent("archive what the ledger lacks as history, so that no handler ever acts on it?", yes=yes)
     options = BackfillOptions(full=full, since=begin, until=end, seed=seed, dry_run=dry_run)
     raise typer.Exit(run(_backfill(options, application, output, reason, yes=yes)))
@@ -84,7 +85,7 @@ def _now(*times: str | None) -> datetime:
 
 
 async def _backfill(
-    options: BackfillOptions, application: str | None, output: Output, reason: str | None, *, yes: bool
+    options: BackfillOptions, application: str | None, output: Output, reason: str, *, yes: bool
 ) -> int:
     """The exit code: 0 when each application was walked, or another process does it; see `told` for the others."""
     settings = settings_for(Role.OPERATE)
@@ -133,7 +134,7 @@ def say_unread(syncing: Syncing, output: Output) -> None:
 
 
 async def _walk(
-    one: ApplicationSync, options: BackfillOptions, syncing: Syncing, lease_s: float, reason: str | None
+    one: ApplicationSync, options: BackfillOptions, syncing: Syncing, lease_s: float, reason: str
 ) -> tuple[BackfillReport | Led, float | None]:
     async def begins() -> None:
         if options.seed and not options.dry_run:
@@ -152,7 +153,7 @@ async def _walk(
         return await wait.done(), bar.first_prediction_s
 
 
-async def _note(syncing: Syncing, application: str, options: BackfillOptions, reason: str | None) -> None:
+async def _note(syncing: Syncing, application: str, options: BackfillOptions, reason: str) -> None:
     """Who decided that no handler ever acts on what is older. Before it begins: it may be killed in the middle."""
     given = {"full": options.full, "since": options.since, "until": options.until}
     async with syncing.database.transaction() as session:
@@ -172,8 +173,8 @@ def say_report(report: BackfillReport, output: Output) -> None:
     )
     if report.history:
         output.line(
-            f"  at least {report.history} from before the first walk left alone: `--seed --full` archives them, "
-            "`--full` acts"
+            f"  at least {report.history} from before the first walk left alone: `backfill --seed --full "
+            "--reason …` archives them, `backfill --full` acts"
         )
     if report.cut_over is not None:
         output.line(f"  cut-over {report.cut_over.isoformat()}: only what is older is archived without effects")

@@ -103,7 +103,7 @@ class Telling:
         else:
             self._strange.lapse()
         if left_alone:
-            hint = "`backfill --seed --full` archives, `--full` acts"
+            hint = "`backfill --seed --full --reason …` archives, `--full` acts"
             self._history.lasts("history_left_alone", hint=hint, at_least=left_alone)
         elif left_alone == 0:
             self._history.over()

@@ -108,8 +108,9 @@ async def test_a_walk_finds_what_is_missing_and_a_certificate_says_what_became_o
 async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_takes_history_only(operator: Operator) -> None:
     # case: B26, B30
     operator.pay_orders(1)
-    unasked = await operator.run("backfill", "--seed")
-    assert (unasked.returncode, unasked.stderr[:12]) == (2, "error[usage]")
+    for why, said in (((), "--reason must say why"), (("--reason", "sold elsewhere"), "this needs --yes")):
+        refused = await operator.run("backfill", "--seed", *why)
+        assert (refused.returncode, refused.stderr[:12], said in refused.stderr) == (2, "error[usage]", True)
     sync = operator.process("sync")
     sync.spawn()
     with ended(sync):
@@ -129,10 +130,10 @@ async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_takes_history_onl
             return json.loads(reading.stdout)["reading"][0]["walked_at"] is not None
 
         await eventually(has_walked, within_s=30, every_s=0.2, what="the first walk is complete")
-        vague = await operator.run("backfill", "--seed", "--yes")
+        why = ("--reason", "sold elsewhere until today")
+        vague = await operator.run("backfill", "--seed", "--yes", *why)
         assert (vague.returncode, vague.stderr.partition(":")[0]) == (2, "error[usage]")
         assert (await operator.answer("audit", "list"))["entries"] == [], "what was refused was not done"
-        why = ("--reason", "sold elsewhere until today")
         [seeded] = (await operator.answer("backfill", "--seed", "--full", "--yes", *why, LOGNAME="ada"))["walks"]
         [noted] = (await operator.answer("audit", "list"))["entries"]
         assert [noted[name] for name in ("actor", "action", "subject", "reason")] == [
@@ -141,7 +142,7 @@ async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_takes_history_onl
         assert json.loads(noted["after"]) == {"full": True, "since": None, "until": None}
         assert (seeded["published"], seeded["left"]) == (0, operator.listed), "no worker runs: all are still missing"
         assert seeded["cut_over"] is not None
-        early = await operator.run("backfill", "--seed", "--full", "--yes", "--until", "2099-01-01")
+        early = await operator.run("backfill", "--seed", "--full", "--yes", *why, "--until", "2099-01-01")
         assert (early.returncode, early.stderr.partition(":")[0]) == (2, "error[usage]")
         nowhere = ("--certificate", str(operator.folder / "none" / "x.json"))
         refused = await operator.run("backfill", *nowhere, "--since", "1h")
