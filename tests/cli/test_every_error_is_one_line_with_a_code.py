@@ -33,7 +33,8 @@ def _is_one_line(text: str, code: str) -> bool:
         (["say", "access.held", "c1", "--reason", "x", "--yes", "--application", "nobody"], "usage"),
         (["say", "access.held", "c1", "--reason", "x", "--yes"], "database_missing"),
         (["backfill", "--certificate", "none.json"], "usage"),
-        (["backfill", "--seed", "--since", "2h", "--until", "4h", "--yes"], "usage"),
+        (["backfill", "--seed", "--since", "2h", "--until", "4h", "--reason", "x", "--yes"], "usage"),
+        (["backfill", "--seed", "--full", "--yes"], "usage"),
         (["backfill", "--since", "2999-01-01"], "usage"),
         (["backfill", "--since", "2h", "--until", "2h", "--certificate", "none.json"], "usage"),
         (["backfill", "--since", "2h", "--certificate", "no/such/folder.json"], "usage"),
@@ -187,6 +188,21 @@ def test_a_port_that_is_taken(desk: Desk) -> None:
         )
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "port_taken"), done.stderr
+
+
+@pytest.mark.parametrize("words", [["sandbox", "--port"], ["dev", "--sandbox-port"]])
+def test_a_port_that_the_sandbox_cannot_have(desk: Desk, tmp_path: Path, words: list[str]) -> None:
+    """Which, and what to do: another sandbox mostly has it."""
+    more = ["--data", str(tmp_path / "kept")]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = desk.call(*words, port, *more)
+    assert done.returncode == 1
+    assert _is_one_line(done.stderr, "port_taken"), done.stderr
+    assert f"another port ({words[-1]}; 0 takes a free one)" in done.stderr
+    assert f"port={port}" in done.stderr
 
 
 PRESSED_AT_ONCE = """

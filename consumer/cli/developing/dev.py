@@ -10,12 +10,12 @@ from pathlib import Path
 
 from consumer.app import App
 from consumer.app.root import STOP_SLACK_S
-from consumer.cli.developing.simulator import sandbox_config, tell_running
+from consumer.cli.developing.simulator import cannot_start, sandbox_config, tell_running
 from consumer.cli.looking.standing import standing
 from consumer.cli.output import Output
 from consumer.cli.process import announce, at_sandbox, run_until, say_stopped, stop_on_signals
 from consumer.clock import SystemClock, rest
-from consumer.errors import LedgerError, UsageError
+from consumer.errors import LedgerError
 from consumer.sandbox import Sandbox, SandboxClock, SandboxConfig, SandboxError
 from consumer.settings import Settings
 
@@ -24,7 +24,7 @@ LOOK_EVERY_S = 0.2
 
 async def develop(settings: Settings, output: Output, data: Path, sandbox_port: int, *, reload: bool = False) -> None:
     """Run until a signal; `data` is the folder of the sandbox's state. With `reload` the worker is a process beside
-    this one, and a new one after each save of a plugin. Raises UsageError when a port is taken."""
+    this one, and a new one after each save of a plugin. Raises PortTaken."""
     stop = stop_on_signals()
     async with AsyncExitStack() as stack:
         sandbox, clock = None, None
@@ -83,11 +83,11 @@ class SandboxTime(SystemClock):
 
 
 async def started(stack: AsyncExitStack, config: SandboxConfig) -> Sandbox:
-    """The simulator, running until the stack unwinds. Raises UsageError."""
+    """The simulator, running until the stack unwinds. Raises UsageError, PortTaken."""
     try:
         return await stack.enter_async_context(Sandbox(config))
     except (SandboxError, OSError) as error:
-        raise UsageError(f"the sandbox cannot start: {error}") from error
+        raise cannot_start(error, config, option="--sandbox-port") from error
 
 
 async def build_everything(app: App, *, clock: SandboxClock | None, work: bool = True) -> None:

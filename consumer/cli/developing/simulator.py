@@ -13,13 +13,14 @@ import typer
 
 from consumer.cli.output import Json, Output
 from consumer.cli.process import run, stop_on_signals
-from consumer.errors import UsageError
+from consumer.errors import ConsumerError, PortTaken, UsageError
 from consumer.sandbox import (
     DEFAULT_APP_ID,
     DEFAULT_APP_SECRET,
     DEFAULT_WEBHOOK_SECRET,
     Sandbox,
     SandboxConfig,
+    SandboxError,
     SandboxMisconfigured,
 )
 from consumer.settings import Role, Settings, load_settings
@@ -49,7 +50,15 @@ def sandbox(
     try:
         run(_serve(config, Output(as_json)))
     except (SandboxMisconfigured, OSError) as error:
-        raise UsageError(str(error)) from error
+        raise cannot_start(error, config, option="--port") from error
+
+
+def cannot_start(error: SandboxError | OSError, config: SandboxConfig, *, option: str) -> ConsumerError:
+    """Why the simulator does not run. What is wrong with no file is wrong with the address: `option` names its port."""
+    if isinstance(error, OSError) and error.filename is None:
+        told = f"The sandbox cannot listen there: end who does, or say another port ({option}; 0 takes a free one)."
+        return PortTaken(told, host=config.host, port=config.port, reason=error.strerror)
+    return UsageError(f"the sandbox cannot start: {error}")
 
 
 @app.command()
