@@ -72,6 +72,9 @@ def list_quarantine(
         output.line(f"there may be more: these are the newest {limit} (--limit, --reason)")
     if counted.total() > 1:
         output.line("in all: " + ", ".join(f"{word} {count}" for word, count in counted.most_common()))
+        of_it = f"--because {reason.value if reason is not None else counted.most_common(1)[0][0]}"
+        output.line(f"all of one reason: consumer quarantine retry {of_it} --reason … has them taken in again,")
+        output.line(f"  consumer quarantine discard {of_it} --reason … --limit 1000 throws them away")
 
 
 def _none_fits(in_all: int, application: str | None) -> str:

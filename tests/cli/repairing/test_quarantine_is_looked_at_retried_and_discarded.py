@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +47,17 @@ async def _put(environ: dict[str, str], *ids: str) -> None:
 async def _waiting(path: Path) -> int:
     [report] = await EmbeddedBroker(path).look_at_groups({"payments.confirm": "payments.deliveries"})
     return report.records
+
+
+# case: I15
+def test_the_list_says_how_all_of_a_reason_are_retried_or_thrown_away(desk: Desk, environ: dict[str, str]) -> None:
+    desk.call("db", "upgrade")
+    asyncio.run(_put(environ, "dlv_1", "dlv_2", "dlv_3"))
+    told = desk.call("quarantine", "list", "--limit", "1").stdout
+    printed = re.findall(r"consumer (quarantine (?:retry|discard) --because \S+ --reason …(?: --limit \d+)?)", told)
+    assert len(printed) == 2
+    assert desk.ask(*printed[1].split(), "--yes")["discarded"]
+    assert desk.ask("quarantine", "list")["groups"] == {}
 
 
 # case: I15
