@@ -110,7 +110,8 @@ def _looping(loop: Loop) -> Finding:
 
 
 def was_there(played: Sequence[Process], now: datetime, within: timedelta) -> bool:
-    """A death is told for as long as it is known, over a weekend too; who was stopped was meant to go."""
+    """A death is told for as long as it is known, over a weekend too; who was stopped was meant to go
+    (decision 27)."""
     newest = max(played, key=lambda one: one.seen_at, default=None)
     if newest is None:
         return False
