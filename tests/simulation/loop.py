@@ -9,11 +9,12 @@ import selectors
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from consumer.clock import Clock
 
 Task = asyncio.Task[Any]
+H = TypeVar("H", bound=asyncio.Handle)
 
 
 class Process:
@@ -28,7 +29,7 @@ class Process:
         self.context.run(_here.set, self)
         self.tasks: list[Task] = []
         self.on_death: list[Callable[[], None]] = []
-        self._due: list[Callable[[], None]] = []
+        self._due: list[_Step] = []
 
     def start(self, work: Coroutine[Any, Any, Any]) -> Task:
         """Have it done in this process."""
@@ -51,14 +52,33 @@ class Process:
         self.is_stopped = False
         due, self._due = self._due, []
         for step in due:
-            asyncio.get_running_loop().call_soon(step)
+            asyncio.get_running_loop().call_soon(step, context=step.context)
 
-    def step(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        """One step of it; none when it is dead, later when it is stopped."""
+    def take(self, step: _Step) -> None:
+        """One step of it; none when it is dead, or the step was cancelled, later when it is stopped."""
         if self.is_stopped:
-            self._due.append(lambda: self.step(callback, arguments))
-        elif not self.is_dead:
-            callback(*arguments)
+            self._due.append(step)
+        elif not self.is_dead and not step.is_cancelled:
+            step.callback(*step.arguments)
+
+
+class _Step:
+    """What the loop was asked to call in a process. It may be cancelled while the process stands still, too."""
+
+    handle: asyncio.Handle | None = None
+
+    def __init__(self, process: Process, callback: Callable[..., object], arguments: Any, context: Context) -> None:
+        self.process = process
+        self.callback = callback
+        self.arguments = arguments
+        self.context = context
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.handle is not None and self.handle.cancelled()
+
+    def __call__(self) -> None:
+        self.process.take(self)
 
 
 _DEAD: list[Task] = []
@@ -99,14 +119,16 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._jump.now_s
 
     def _call_soon(self, callback: Any, args: Any, context: Context | None) -> asyncio.Handle:
-        return super()._call_soon(*_guarded(callback, args, context))  # type: ignore[misc,no-any-return]  # asyncio's own
+        callback, args, context = _guarded(callback, args, context)
+        handle: asyncio.Handle = super()._call_soon(callback, args, context)  # type: ignore[misc]  # asyncio's own
+        return _held(callback, handle)
 
     def call_at(  # type: ignore[override]  # as asyncio's, whose types bind the arguments to the callback
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """A timer, as asyncio's; the dead hear none."""
         callback, args, context = _guarded(callback, args, context)
-        return super().call_at(when, callback, *args, context=context)
+        return _held(callback, super().call_at(when, callback, *args, context=context))
 
     def _write_to_self(self) -> None:
         """There is nobody to be woken."""
@@ -115,7 +137,15 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 def _guarded(callback: Any, args: Any, context: Context | None) -> tuple[Any, Any, Context]:
     context = context or copy_context()
     process = context.get(_here)
-    return (callback, args, context) if process is None else (process.step, (callback, args), context)
+    if process is None or isinstance(callback, _Step):
+        return callback, args, context
+    return _Step(process, callback, args, context), (), context
+
+
+def _held(callback: Any, handle: H) -> H:
+    if isinstance(callback, _Step) and callback.handle is None:
+        callback.handle = handle
+    return handle
 
 
 def _made(loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None) -> Task:
