@@ -16,12 +16,13 @@ from consumer.clock import Clock, is_set_within
 from consumer.errors import code_of
 from consumer.ledger import Database, log_memory, log_positions
 from consumer.ledger.handling import events, outbox
+from consumer.ledger.log_memory import TopicMemory
 from consumer.retry import Lasting
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
 LOOK_EVERY_S = 20.0
-LIMIT_S = 15.0
+LIMIT_S, LEDGER_S = 15.0, 5.0
 TOPICS_EVERY = 3
 """Looks at groups for one at topics, which takes connections of its own on Kafka."""
 PAGE, PAGES_MAX = 2_000, 500
@@ -76,10 +77,13 @@ class LogWatch:
     async def _try(self) -> None:
         try:
             async with asyncio.timeout(LIMIT_S):
+                before = await self._remembered()
                 reports = await self._broker.look_at_groups(self._groups)
                 self._show(reports)
                 self._shown_s = self._clock.monotonic()
-                replaced_at = await self._remember(reports)
+                if isinstance(before, Exception):
+                    raise before
+                replaced_at = await self._remember(reports, before)
                 if reports and not any(report.records for report in reports):
                     await self._publish_lost()
                 if replaced_at is not None:
@@ -122,13 +126,14 @@ class LogWatch:
             self._metrics.group_members.labels(report.group).set(report.members)
             self._metrics.group_oldest.labels(report.group).set(report.oldest_at.timestamp() if report.oldest_at else 0)
 
-    async def _any_is_another(self, reports: Sequence[GroupReport]) -> bool:
-        async with self._database.reading() as session:
-            before = [await log_memory.load(session, report.topic) for report in reports]
-        return any(
-            log_memory.is_another(memory, report.topic_id, report.ends)
-            for memory, report in zip(before, reports, strict=True)
-        )
+    async def _remembered(self) -> Mapping[str, TopicMemory] | Exception:
+        """Topic to what is remembered of it, or why that cannot be known: the log is looked at all the same. Asked
+        before it is: another `sync` that looks later sees ends further on, behind which the topic never went back."""
+        try:
+            async with asyncio.timeout(LEDGER_S), self._database.reading() as session:
+                return {topic: await log_memory.load(session, topic) for topic in self._groups.values()}
+        except Exception as error:  # noqa: BLE001 - it is raised once what the log says is shown
+            return error
 
     async def _publish_again(self) -> None:
         """What we published into a topic that is gone, and nobody had read, in a topic that is there. What was read and
@@ -165,18 +170,20 @@ class LogWatch:
             async with self._database.transaction() as session:
                 await outbox.arrived(session, sorted(known))
 
-    async def _remember(self, reports: Sequence[GroupReport]) -> datetime | None:
-        """When a topic was last found to be another than it was, as far as the ledger remembers."""
+    async def _remember(self, reports: Sequence[GroupReport], before: Mapping[str, TopicMemory]) -> datetime | None:
+        """When a topic was last found to be another than it was, as far as the ledger remembers. Where another `sync`
+        has looked meanwhile, its look counts, and the next of ours."""
         replaced = []
-        if await self._any_is_another(reports):
+        if any(log_memory.is_another(before[report.topic], report.topic_id, report.ends) for report in reports):
             await self._publish_again()
         async with self._database.transaction() as session:
             for report in reports:
-                before = await log_memory.load(session, report.topic)
-                found = log_memory.after(before, report.topic_id, report.ends, self._clock.now())
-                if found != before:
+                found = memory = await log_memory.load(session, report.topic)
+                if memory == before[report.topic]:
+                    found = log_memory.after(memory, report.topic_id, report.ends, self._clock.now())
+                if found != memory:
                     await log_memory.keep(session, found)
-                if found.replaced_at != before.replaced_at:
+                if found.replaced_at != memory.replaced_at:
                     _log.error("log_replaced", topic=report.topic, group=report.group)
                     await log_positions.forget(session, report.topic)
                 replaced.append(found.replaced_at)

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -125,3 +126,39 @@ async def test_what_a_log_lost_that_is_the_same(
     assert waits == (set() if unread else {"order:A1"})
     assert len([row for row in await orders.rows(OUTBOX) if row["on_way"]]) == (4 if unread else 1)
     assert [one["events"] for one in logs if one["event"] == "published_again"] == ([] if unread else [1])
+
+
+# case: G5, O8
+async def test_another_sync_that_looks_meanwhile_makes_no_log_anew(database: Database, tmp_path: Path) -> None:
+    """Two live while a deploy replaces the first. What the second saw of a topic that grows was further than the look
+    of the first, which was on its way: `status` was stuck, and everything was reconciled."""
+    broker = open_broker(f"embedded:{tmp_path / 'log.db'}")
+    await broker.start()
+    await broker.ensure_topics([TOPIC])
+    await broker.publish(TOPIC.name, Message(key=b"k", value=b"v"))
+    told: list[object] = []
+
+    async def replaced(at: object) -> None:
+        told.append(at)
+
+    class Slow:
+        """Between the answer and what is made of it the topic grows, and the other one looks."""
+
+        async def look_at_groups(self, groups: Mapping[str, str]) -> Sequence[GroupReport]:
+            reports = await broker.look_at_groups(groups)
+            await broker.publish(TOPIC.name, Message(key=b"k", value=b"v"))
+            await watch(broker)._try()
+            return reports
+
+    def watch(log: Any) -> LogWatch:
+        groups = {"payments.work": TOPIC.name}
+        return LogWatch(log, database, groups, metrics=Metrics(), clock=SystemClock(), on_replaced=replaced)
+
+    await watch(broker)._try()
+    with structlog.testing.capture_logs() as logs:
+        await watch(Slow())._try()
+    await broker.stop()
+    assert (told, [one["event"] for one in logs]) == ([], [])
+    async with database.reading() as session:
+        memory = await log_memory.load(session, TOPIC.name)
+    assert (memory.ends, memory.replaced_at) == ((2,), None), "what the other one saw stays"
