@@ -20,6 +20,7 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
     text,
+    true,
 )
 from sqlmodel import Field
 
@@ -214,7 +215,8 @@ class DeadLetterRow(LedgerRow, table=True):
 
 class OutboxRow(LedgerRow, table=True):
     """A derived event to be published; unique by (application, event_id), as the event will be. `on_way`: it comes by
-    the log, and has not come yet; null for what was taken where it was emitted, or came."""
+    the log, and has not come yet; null for what was taken where it was emitted, or came. The default is for code that
+    does not know it (before `ledger_0020`), beside which this one runs in a rolling deploy."""
 
     __tablename__ = "outbox"
     __table_args__ = (
@@ -243,7 +245,7 @@ class OutboxRow(LedgerRow, table=True):
     handler: str = Field(sa_column=Column(String(HANDLER_CHARS), nullable=False))
     plan: str | None = Field(default=None, sa_column=Column(String(64)))
     traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
-    on_way: bool | None = Field(default=None, sa_column=Column(Boolean))
+    on_way: bool | None = Field(default=None, sa_column=Column(Boolean, server_default=true()))
 
 
 class ReadRow(LedgerRow, table=True):

@@ -272,9 +272,10 @@ async def _take_in(session: AsyncSession, news: Sequence[tuple[dict[str, Any], R
 
 
 async def _take_sent(session: AsyncSession, sent: Sequence[dict[str, Any]]) -> None:
-    """An older archive may have said of one that it was still to be sent: it was."""
+    """An older archive may have said of one that it was still to be sent: it was. One from before `ledger_0020` says
+    nothing of marks: these have come."""
     there = await _there(session, sent)
-    await _insert(session, _OUTBOX, [row for row in sent if _named(row) not in there])
+    await _insert(session, _OUTBOX, [{"on_way": None} | row for row in sent if _named(row) not in there])
     news = [{"mine": row["application"], "of": row["event_id"], "at": row.get("published_at")} for row in sent
             if _named(row) in there and row.get("published_at") is not None]  # fmt: skip
     if news:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import column, select, table
 
 from consumer.broker import Broker
 from consumer.events import Event, Locators
@@ -161,6 +161,26 @@ async def test_none_overtakes_one_of_its_key_that_is_on_its_way(database: Databa
     assert await on_way(database) == [False] * 3
     await shop.arrive(order_paid(3, "a"))
     assert len(await recorded(database)) == 4, "what was on its way has come"
+
+
+# case: G2, O9
+async def test_none_overtakes_what_a_worker_that_knows_no_marks_emitted(database: Database) -> None:
+    """Beside code from before `ledger_0020`, in a rolling deploy: it names the columns that it knows."""
+    shop = live(database, emitting(), ship)
+    now = shop.clock.now()
+    before = {"application": "default", "event_id": "drv_before", "type": "shop.seen", "key": "order:a", "data": b"{}",
+              "not_before": now, "created_at": now, "cause": "evt_before", "handler": "x"}  # fmt: skip
+    old = table("outbox", *(column(name, OUTBOX.c[name].type) for name in before))
+    async with database.transaction() as session:
+        await session.execute(old.insert(), before)
+    await shop.arrive(order_paid(1, "a"), order_paid(2, "b"))
+    assert [row.key for row in await recorded(database)] == ["order:b"]
+    async with database.reading() as session:
+        rows = await outbox.due(session, now, 10)
+    await shop.arrive(derived_event(rows[0]))
+    await shop.relay()
+    assert next(row.id for row in await recorded(database) if row.key == "order:a") == "drv_before"
+    assert await on_way(database) == [False] * 3
 
 
 async def test_a_timer_that_is_not_due_is_overtaken(database: Database) -> None:

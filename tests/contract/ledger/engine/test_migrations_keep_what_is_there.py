@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import RowMapping, inspect, text
+from sqlalchemy import RowMapping, bindparam, inspect, text
 from sqlalchemy.engine import Connection
 from structlog.testing import capture_logs
 
+from consumer.columns import UtcDateTime
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
@@ -26,6 +27,10 @@ from tests.support.ports import eventually
 
 HANDLER = "shop:ship"
 PLAN = "rpl_old"
+EMIT = """
+INSERT INTO outbox (application, event_id, type, key, data, not_before, created_at, published_at, cause, handler)
+VALUES ('default', :name, 'shop.seen', 'order:a', :data, :at, :at, :sent, 'evt_1', 'x')
+"""
 ORDERED = {
     "events": "seq",
     "runs": "seq, handler",
@@ -94,6 +99,23 @@ async def test_rows_are_the_same_afterwards_and_in_the_same_order(empty: Databas
 
     await bring_to(empty, before)
     assert await stored(empty) == rows, "taken back"
+
+
+# case: G2, O9
+async def test_what_was_on_its_way_before_there_were_marks_is_marked(empty: Database) -> None:
+    """By `ledger_0025`: else what the new code derives for its key would overtake it. What had come is left."""
+    await bring_to(empty, "ledger_0019")
+    await finished(empty, Past(first=1, last=2, handler=HANDLER))
+    async with empty.transaction() as session:
+        known = list(await session.scalars(text("SELECT id FROM events ORDER BY seq")))
+        for name, published_at in ((known[0], AT), (known[1], None), ("drv_sent", AT), ("drv_unsent", None)):
+            emit = text(EMIT).bindparams(bindparam("at", type_=UtcDateTime()), bindparam("sent", type_=UtcDateTime()))
+            await session.execute(emit, {"name": name, "data": b"{}", "at": AT, "sent": published_at})
+    await schema.upgrade(empty)
+    await empty.engine.dispose()
+    async with empty.reading() as session:
+        marked = list(await session.scalars(text("SELECT event_id FROM outbox WHERE on_way ORDER BY seq")))
+    assert marked == ["drv_unsent"]
 
 
 async def require_order(database: Database, *, has_plans: bool) -> None:

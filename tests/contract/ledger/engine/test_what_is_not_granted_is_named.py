@@ -161,8 +161,9 @@ async def test_who_upgrades_what_another_owns_is_told_whose_table_it_is(shop: Sh
 
 async def _back_one(shop: Shop) -> None:
     """As if the newest migration had not been run."""
-    await shop.admin.execute("DELETE FROM revisions WHERE id = 'ledger_0024'; ALTER TABLE handlers DROP COLUMN runbook")
-    await shop.admin.execute("UPDATE alembic_version SET version_num = 'ledger_0023' WHERE version_num = 'ledger_0024'")
+    await shop.admin.execute("DELETE FROM revisions WHERE id = 'ledger_0025'")
+    await shop.admin.execute("ALTER TABLE outbox ALTER COLUMN on_way DROP DEFAULT")
+    await shop.admin.execute("UPDATE alembic_version SET version_num = 'ledger_0024' WHERE version_num = 'ledger_0025'")
 
 
 # cause: 3F000
