@@ -108,9 +108,9 @@ async def test_a_walk_finds_what_is_missing_and_a_certificate_says_what_became_o
 async def test_beside_a_leader_a_walk_is_left_to_it_and_a_seed_takes_history_only(operator: Operator) -> None:
     # case: B26, B30
     operator.pay_orders(1)
-    for why, said in (((), "--reason must say why"), (("--reason", "sold elsewhere"), "this needs --yes")):
+    for why, words in (((), "--reason must say why"), (("--reason", "sold elsewhere"), "this needs --yes")):
         refused = await operator.run("backfill", "--seed", *why)
-        assert (refused.returncode, refused.stderr[:12], said in refused.stderr) == (2, "error[usage]", True)
+        assert (refused.returncode, refused.stderr[:12], words in refused.stderr) == (2, "error[usage]", True)
     sync = operator.process("sync")
     sync.spawn()
     with ended(sync):
