@@ -73,7 +73,7 @@ chaos: setup ## over three hours: the fault campaign, an hour's outage of each p
 	CONSUMER_TEST_HISTORIES=1000 $(BIN)/pytest -q --timeout 7200 -m "" tests/replay/test_what_is_predicted_is_what_happens.py
 	CONSUMER_TEST_OUTAGE=3000 $(BIN)/pytest -q --timeout 3600 -m "" tests/replay/test_six_commands_after_an_outage.py
 
-simulate: setup ## two workers on one seeded loop, killed, stopped and refused, and lives of orders and subscriptions: SEEDS=n of each kind (100), SEED=n those of one seed, printed; exit 1 on any violation
+simulate: setup ## two workers, and a sync, on one seeded loop, killed, stopped and refused, and lives of orders and subscriptions: SEEDS=n of each kind (100), SEED=n those of one seed, printed; exit 1 on any violation
 	PYTHONHASHSEED=0 CONSUMER_TEST_HISTORIES=$(or $(SEEDS),100) $(BIN)/pytest -q -m "" --timeout 7200 $(if $(SEED),-s --hypothesis-seed=$(SEED) --hypothesis-verbosity=verbose) \
 	  tests/simulation tests/access/test_any_order.py tests/promises/test_any_life_of_the_sandbox_ends_in_its_own_state.py
 

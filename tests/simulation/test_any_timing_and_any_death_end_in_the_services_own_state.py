@@ -1,5 +1,5 @@
-"""Whatever reaches two workers of a life, while they are killed, stand still, and their network and disk fail: the
-service's own state in the end, each effect once. One loop, one seed, the same story each time."""
+"""Whatever reaches two workers of a life, or `sync` reads of it, while they are killed, stand still, and their network
+and disk fail: the service's own state in the end, each effect once. One loop, one seed, the same story each time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from tests.simulation.busy_life import lived
-from tests.simulation.world import played
+from tests.simulation.world import ReadWorld, World, played
 
 pytestmark = pytest.mark.filterwarnings("ignore:The garbage collector is trying")  # who was killed gave nothing back
 
@@ -45,12 +45,12 @@ class Ground:
         await schema.upgrade(database)
         await database.stop()
 
-    def play(self, seed: int, moves: int) -> list[str]:
+    def play(self, seed: int, moves: int, kind: type[World] = World) -> list[str]:
         """One play, on a copy."""
         ledger = self._folder / f"{next(self._numbers)}.db"
         shutil.copy(self._folder / "ground.db", ledger)
         try:
-            return played(seed, lived(seed, moves), f"sqlite+aiosqlite:///{ledger}")
+            return played(seed, lived(seed, moves), f"sqlite+aiosqlite:///{ledger}", kind)
         finally:
             for file in self._folder.glob(f"{ledger.name}*"):
                 file.unlink()
@@ -68,6 +68,13 @@ def test_a_few_times(ground: Ground, moves: int, seed: int) -> None:
     note("\n".join(ground.play(seed, moves)))
 
 
+@settings(max_examples=2, **BOUNDS)
+@given(moves=MOVES, seed=SEEDS)
+def test_a_few_times_where_sync_reads(ground: Ground, moves: int, seed: int) -> None:
+    # case: B1, B5, B10, G3, G7, I15
+    note("\n".join(ground.play(seed, moves, ReadWorld)))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @settings(max_examples=HISTORIES, **BOUNDS, phases=PHASES)
@@ -75,6 +82,15 @@ def test_a_few_times(ground: Ground, moves: int, seed: int) -> None:
 def test_for_long(ground: Ground, moves: int, seed: int) -> None:
     # case: G1, G2, G3, G4, G5, G6, G7, G11
     note("\n".join(ground.play(seed, moves)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@settings(max_examples=HISTORIES, **BOUNDS, phases=PHASES)
+@given(moves=MOVES, seed=SEEDS)
+def test_for_long_where_sync_reads(ground: Ground, moves: int, seed: int) -> None:
+    # case: B1, B5, B10, G3, G7, I15
+    note("\n".join(ground.play(seed, moves, ReadWorld)))
 
 
 @settings(max_examples=3, **BOUNDS, phases=(Phase.generate,))

@@ -1,5 +1,5 @@
-"""World: two `work` processes on one log and one ledger, what is said to them, and what befalls them. All of it follows
-from a seed."""
+"""World: two `work` processes on one log and one ledger, a `sync` beside them where what is said is to be proved first,
+and what befalls them. All of it follows from a seed."""
 
 from __future__ import annotations
 
@@ -8,46 +8,44 @@ import gc
 import random as chance
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
 from itertools import count
 from random import Random
-from typing import Any
 from unittest import mock
 
 from sqlalchemy import text
 
-from consumer.events import Event, Locators
+from consumer.broker.base import Message
+from consumer.events import Delivery, Event, Locators
 from consumer.ledger import Database, sqlite_driver
-from consumer.plugin import declared
-from consumer.telemetry.metrics import Metrics
-from consumer.work import build
+from consumer.sandbox.engine.events import public_id
+from consumer.sandbox.engine.records import Event as SentEvent
+from consumer.sync.reconcile.state import load_state
+from consumer.wire import OWN_PREFIXES, pack_delivery
 from consumer.work.execution import loop_pool, network_in_transaction
-from consumer.work.execution.contexts import Contexts
-from consumer.work.observer import Observer
-from consumer.work.registry import Registry
-from consumer.work.worker import Worker, WorkerConfig
-from handlers.access import handler as access
-from handlers.fulfilment import handler as fulfilment
 from tests.promises.lives import Life
-from tests.simulation import ledger, shop
+from tests.simulation import ledger, roles
 from tests.simulation.acts import Acts, play
 from tests.simulation.log import Client, Log
 from tests.simulation.loop import Process, SameLoop, SimulatedClock, SimulatedLoop, here
 from tests.simulation.own_state import check
+from tests.simulation.roles import (
+    APPLICATION,
+    DELIVERIES,
+    EVENTS,
+    Role,
+    Work,
+)
+from tests.simulation.service import Service
 from tests.support.handling.projections import Projections
 from tests.work.workshop import message
 
-TOPIC, GROUP, APPLICATION = "payments.events", "work", "shop"
-PLUGINS = {"fulfilment": fulfilment, "access": access, "shop": shop}
-OPTIONS: dict[str, dict[str, Any]] = {
-    "fulfilment": {"read_within_s": 1.0},
-    "access": {"resubscribe": "5s", "settle": "1s", "provisional_after": "1s"},
-}
 WORKERS = 2
 BEFALLS_AT_MOST = 6
 TROUBLES = (0.0, 0.05, 0.2)
 """Of calls over a network, and of a handler's attempts; a statement fails a tenth as often."""
-PEACE_S, SETTLED_S = 300.0, 20.0
+FORGED_SHARE = 0.1
+PEACE_S, SETTLED_S, SEEN_S = 300.0, 20.0, 45.0
+"""`SEEN_S`: for a round of everything that `sync` does, and the rest of the one before (see `roles.SYNC`)."""
 
 UNFINISHED = {
     "runs": "SELECT count(*) FROM runs WHERE status <> 'succeeded' OR blocking OR claimed_by IS NOT NULL",
@@ -56,7 +54,7 @@ UNFINISHED = {
 
 
 class World:
-    """One play on a ledger of its own."""
+    """One play on a ledger of its own, whose facts are said to the log as if by `serve` and `sync`."""
 
     def __init__(self, seed: int, life: Life, database_url: str) -> None:
         self.random = Random(seed)
@@ -67,33 +65,30 @@ class World:
         self._url = database_url
         self._database = Database(database_url, durable=False)
         self._log = Log(self.clock, self.random)
-        self._group = self._log.group(GROUP, [TOPIC])
+        self._groups = [self._log.group(roles.WORK_GROUP, [EVENTS])]
         self._acts = Acts(self.random, self._tell)
-        self._names = count(1)
-        self._workers: list[_Role] = []
+        self._numbers = count(1)
+        self._roles: list[Role] = []
+        self._kinds = ["work"] * WORKERS
+        self._unfinished = dict(UNFINISHED)
         play(self._acts)
 
     async def live(self) -> None:
-        """What reaches us arrives while things befall the processes; then one reconcile, in peace. They end by
-        themselves."""
-        self._workers = [self._boot() for _ in range(WORKERS)]
-        self._log.trouble = self._acts.trouble = self.random.choice(TROUBLES)
+        """What reaches us arrives while things befall the processes; then there is peace. They end by themselves."""
+        self._roles = [self._boot(kind) for kind in self._kinds]
+        await self._begin()
+        self._trouble(self.random.choice(TROUBLES))
         befalling = asyncio.create_task(self._befall())
-        for event in self._arriving():
-            await asyncio.sleep(self.random.expovariate(4.0))
-            self._say(event)
+        await self._happen()
         await befalling
-        self._log.trouble = self._acts.trouble = 0.0
+        self._trouble(0.0)
         self._tell("peace")
-        for event in self._life.reconcile(APPLICATION):
-            self._say(event)
-        await self._quiet()
-        await asyncio.sleep(SETTLED_S)
-        await self._quiet()
-        for worker in self._workers:
-            worker.stop.set()
-            await asyncio.wait_for(worker.running, 60)
-        self._group.close()
+        await self._settle()
+        for role in self._roles:
+            role.stop.set()
+            await asyncio.wait_for(role.running, 60)
+        for group in self._groups:
+            group.close()
 
     def fails(self, share: float) -> bool:
         """Whether a statement fails here."""
@@ -108,7 +103,7 @@ class World:
         await check(projections, self._life, APPLICATION)
         async with self._database.reading() as session:
             events = (await session.execute(text("SELECT id, seq, type, key FROM events"))).all()
-        assert self._said <= {event.id for event in events}, "what came by the log is in the ledger"
+        self._require_known({event.id for event in events})
         self._acts.require_no_act_was_done_twice()
         self._acts.require_order("note", {event.id: event.seq for event in events})
         for handler, types in (("ship", ("fulfilment.requested",)), ("tell", ("parcel.counted",)),
@@ -118,6 +113,30 @@ class World:
         counted = {event.key for event in events if event.type == "order.paid"}
         assert {event.key for event in events if event.type == "parcel.counted"} == counted, "what was emitted"
         await self._database.stop()
+
+    # --- what differs between plays ----------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """Nothing has to be there first."""
+
+    async def _happen(self) -> None:
+        for event in self._arriving():
+            await asyncio.sleep(self.random.expovariate(4.0))
+            self._say(event)
+
+    async def _settle(self) -> None:
+        """One reconcile."""
+        for event in self._life.reconcile(APPLICATION):
+            self._say(event)
+        await self._quiet()
+        await asyncio.sleep(SETTLED_S)
+        await self._quiet()
+
+    def _require_known(self, recorded: set[str]) -> None:
+        assert self._said <= recorded, "what came by the log is in the ledger"
+
+    def _trouble(self, share: float) -> None:
+        self._log.trouble = self._acts.trouble = share
 
     def _arriving(self) -> list[Event]:
         """Most of the webhooks, some of them twice, some reads of the way, some answers that there is no such thing, in
@@ -131,28 +150,31 @@ class World:
         self.random.shuffle(arriving)
         return arriving
 
-    # --- what happens ------------------------------------------------------------------------------------------
-
     def _say(self, event: Event) -> None:
         self._tell(f"said {event.type} {event.key} {event.id}")
         self._said.add(event.id)
-        self._log.append(TOPIC, [message(event)])
+        self._log.append(EVENTS, [message(event)])
 
-    def _boot(self) -> _Role:
-        name = f"work-{next(self._names)}"
-        self._tell(f"{name} begins")
-        return _Role(name, self._url, self._log, self.clock)
+    # --- what happens ------------------------------------------------------------------------------------------
+
+    def _boot(self, kind: str) -> Role:
+        process = Process(f"{kind}-{next(self._numbers)}")
+        self._tell(f"{process.name} begins")
+        return Role(process, self._work(process), self._url)
+
+    def _work(self, process: Process) -> Work:
+        return roles.worker(process.name, Client(self._log, process), self.clock)
 
     async def _befall(self) -> None:
         for _ in range(self.random.randint(0, BEFALLS_AT_MOST)):
             await asyncio.sleep(self.random.uniform(0, 3))
-            place = self.random.randrange(WORKERS)
-            process = self._workers[place].process
+            place = self.random.randrange(len(self._roles))
+            process = self._roles[place].process
             if self.random.random() < 0.7:
                 self._tell(f"{process.name} is killed")
                 process.kill()
                 await asyncio.sleep(self.random.uniform(0, 5))
-                self._workers[place] = self._boot()
+                self._roles[place] = self._boot(self._kinds[place])
             else:
                 stands_s = self.random.choice((0.5, 5.0, 30.0))
                 self._tell(f"{process.name} stands still for {stands_s} s")
@@ -162,15 +184,15 @@ class World:
 
     async def _quiet(self) -> None:
         until_s = self.clock.monotonic() + PEACE_S
-        while left := await self._unfinished():
+        while left := await self._left():
             assert self.clock.monotonic() < until_s, f"after {PEACE_S} s in peace still: {left}"
-            assert not any(worker.running.done() for worker in self._workers), "one ended by itself"
+            assert not any(role.running.done() for role in self._roles), "one ended by itself"
             await asyncio.sleep(1.0)
 
-    async def _unfinished(self) -> dict[str, int]:
-        left = {} if self._group.is_done else {"records": 1}
+    async def _left(self) -> dict[str, int]:
+        left = {} if all(group.is_done for group in self._groups) else {"records": 1}
         async with self._database.reading() as session:
-            for what, statement in UNFINISHED.items():
+            for what, statement in self._unfinished.items():
                 given = {"now": self.clock.now()} if ":now" in statement else {}
                 if number := await session.scalar(text(statement), given):
                     left[what] = number
@@ -180,39 +202,72 @@ class World:
         self.story.append(f"{self.clock.monotonic():9.3f} {what}")
 
 
-class _Role:
-    """A `work` process."""
+class ReadWorld(World):
+    """One play whose facts `sync` reads: webhooks are only hints of them, and few come."""
 
-    def __init__(self, name: str, database_url: str, log: Log, clock: SimulatedClock) -> None:
-        self.process, self.stop = Process(name), asyncio.Event()
-        self.running = self.process.start(self._run(database_url, log, clock))
+    def __init__(self, seed: int, life: Life, database_url: str) -> None:
+        super().__init__(seed, life, database_url)
+        self._service = Service(life, APPLICATION, self.random)
+        self._groups.append(self._log.group(roles.CONFIRM_GROUP, [DELIVERIES]))
+        self._kinds.append("sync")
+        self._unfinished["hints"] = "SELECT count(*) FROM hints"
 
-    async def _run(self, database_url: str, log: Log, clock: SimulatedClock) -> None:
-        database = Database(database_url, durable=False)
-        await _worker(self.process.name, database, Client(log, self.process), clock).run(self.stop)
-        await database.stop()
+    def _work(self, process: Process) -> Work:
+        if process.name.startswith("sync"):
+            return roles.reader(process.name, Client(self._log, process), self.clock, self._service)
+        return super()._work(process)
+
+    def _trouble(self, share: float) -> None:
+        super()._trouble(share)
+        self._service.trouble = share
+
+    async def _begin(self) -> None:
+        """What was paid before the first reconcile is acted on by nobody: it comes first."""
+        async with asyncio.timeout(PEACE_S):
+            while not await self._is_baselined():
+                await self.clock.sleep(1.0)
+
+    async def _is_baselined(self) -> bool:
+        async with self._database.reading() as session:
+            return (await load_state(session, APPLICATION)).payments_baselined
+
+    async def _happen(self) -> None:
+        """Reads come to show one event after the other; its webhook comes once, twice or never, soon or late."""
+        under_way: list[SentEvent] = []
+        for event in self._service.events:
+            await asyncio.sleep(self.random.expovariate(2.0))
+            self._tell(f"happens {event.type} {public_id(event)}")
+            self._service.show(event)
+            under_way += [event] * self.random.choice((0, 0, 1, 1, 2))
+            self.random.shuffle(under_way)
+            while under_way and self.random.random() < 0.5:
+                self._deliver(self._service.webhook(under_way.pop(), next(self._numbers), self.clock.now()))
+            if self.random.random() < FORGED_SHARE:
+                self._deliver(self._service.forged(next(self._numbers), self.clock.now()))
+        for event in under_way:
+            await asyncio.sleep(self.random.expovariate(2.0))
+            self._deliver(self._service.webhook(event, next(self._numbers), self.clock.now()))
+
+    async def _settle(self) -> None:
+        """Until `sync` has seen everything."""
+        self._service.show()
+        await asyncio.sleep(SEEN_S)
+        await self._quiet()
+
+    def _deliver(self, delivery: Delivery) -> None:
+        self._tell(f"delivered {delivery.event_id}")
+        packed = pack_delivery(delivery, Locators())
+        self._log.append(DELIVERIES, [Message(key=packed.key, value=packed.value, headers=packed.headers)])
+
+    def _require_known(self, recorded: set[str]) -> None:
+        happened = {public_id(event) for event in self._service.events}
+        theirs = {one for one in recorded if not one.startswith(OWN_PREFIXES)}
+        assert theirs == happened, "what happened at the service is in the ledger, and nothing else"
 
 
-def _worker(name: str, database: Database, broker: Client, clock: SimulatedClock) -> Worker:
-    """As a `work` process builds it, without a watch on the loop's real time."""
-    found = [(plugin, declared(one)) for plugin, module in PLUGINS.items() for one in vars(module).values()]
-    handlers = [replace(handler, plugin=plugin) for plugin, handler in found if handler is not None]
-    with mock.patch.object(build, "worker_id", return_value=name):
-        return build.build_worker(
-            database=database,
-            broker=broker,
-            registry=Registry(handlers),
-            contexts=Contexts(clock, options=OPTIONS, ledger=database),
-            locators={APPLICATION: Locators()},
-            clock=clock,
-            observer=Observer(Metrics()),
-            config=WorkerConfig(topic=TOPIC, group=GROUP, batch=20, drain_s=5, cutoff_s=0),
-        )
-
-
-def played(seed: int, life: Life, database_url: str) -> list[str]:
-    """What happened, line by line, each with its second. Raises AssertionError when it did not end as it must; the
-    story so far is its note."""
+def played(seed: int, life: Life, database_url: str, kind: type[World] = World) -> list[str]:
+    """What happened in a world of that kind, line by line, each with its second. Raises AssertionError when it did not
+    end as it must; the story so far is its note."""
     random = Random(seed)
     worlds: list[World] = []
 
@@ -220,7 +275,7 @@ def played(seed: int, life: Life, database_url: str) -> list[str]:
         await asyncio.sleep(0 if here() is None else random.uniform(0, 0.01))
 
     async def go() -> None:
-        worlds.append(world := World(seed, life, database_url))
+        worlds.append(world := kind(seed, life, database_url))
         await world.live()
         await world.prove()
 
