@@ -91,19 +91,19 @@ async def handled(
     """The runs of these handlers that succeeded, with what they emitted. A stream: those that noted a change, by its
     number, or those that noted none, by the time they were done; then by arrival, and in the handlers' order."""
     first = _first_notes(application)
-    caused = and_(
-        unindexed(_OUTBOX.c.application) == application,  # that index would find all of them, once a run
-        _OUTBOX.c.cause == _RUNS.c.event_id,
-        _OUTBOX.c.handler == _RUNS.c.handler,
-    )
+    # Kept apart: of the table SQLite takes an index that finds all of an application's, or a handler's, once a run.
+    columns = (_OUTBOX.c.cause, _OUTBOX.c.handler, _OUTBOX.c.seq, _OUTBOX.c.event_id, _OUTBOX.c.type, _OUTBOX.c.key)
+    mine = select(*columns).where(unindexed(_OUTBOX.c.application) == application)
+    emitted_by = mine.cte("emitted").prefix_with("MATERIALIZED")
+    caused = and_(emitted_by.c.cause == _RUNS.c.event_id, emitted_by.c.handler == _RUNS.c.handler)
     order = case({name: number for number, name in enumerate(handlers)}, value=_RUNS.c.handler)
     wanted = (
         select(_RUNS.c.event_id, _RUNS.c.seq, _RUNS.c.handler, _RUNS.c.plan, _RUNS.c.updated_at, first.c.place,
-               _OUTBOX.c.event_id.label("id"), _OUTBOX.c.type, _OUTBOX.c.key)
+               emitted_by.c.event_id.label("id"), emitted_by.c.type, emitted_by.c.key)
         .outerjoin(first, _of_run(first))
-        .outerjoin(_OUTBOX, caused)
+        .outerjoin(emitted_by, caused)
         .where(*_succeeded(application, handlers), first.c.place.is_not(None) if noted else first.c.place.is_(None))
-        .order_by(first.c.place if noted else _RUNS.c.updated_at, _RUNS.c.seq, order, _OUTBOX.c.seq)
+        .order_by(first.c.place if noted else _RUNS.c.updated_at, _RUNS.c.seq, order, emitted_by.c.seq)
     )  # fmt: skip
     one: Handled | None = None
     emitted: list[Emission] = []
