@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Integer, LargeBinary, Table, TypeDecorator, text
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Integer, LargeBinary, Table, TypeDecorator, inspect, text
+from sqlalchemy.engine import Connection
 
 from consumer.columns import UtcDateTime
 from consumer.ledger import Database
@@ -105,8 +106,14 @@ async def replayed(database: Database, past: Past, plan: str) -> None:
         connection = await session.connection()
         for statement in (_PLAN, _ITEMS, _DERIVED):
             await connection.exec_driver_sql(statement.format(**shared))
+        if await connection.run_sync(_has_marks):
+            await connection.exec_driver_sql("UPDATE outbox SET on_way = NULL")
         of_plan = f"seq BETWEEN {past.first} AND {past.last}"
         await connection.exec_driver_sql(f"UPDATE runs SET plan = '{plan}' WHERE {of_plan}")
+
+
+def _has_marks(connection: Connection) -> bool:
+    return any(column["name"] == "on_way" for column in inspect(connection).get_columns("outbox"))
 
 
 async def _insert(database: Database, past: Past, **columns: str) -> None:
@@ -148,6 +155,8 @@ async def fill(
             columns = {column.name: _past(column, words["at"], is_open) for column in table.columns}
             if is_open and table.name == "outbox":
                 columns["application"] = "'other'"
+            if table.name == "outbox":
+                columns["on_way"] = "NULL"  # its default is for code that knows no marks
             kept = {name: value for name, value in columns.items() if value is not None}
             statement = (
                 f"INSERT INTO {table.name} ({', '.join(kept)}) SELECT {', '.join(kept.values())} FROM ({numbers}) AS n"
