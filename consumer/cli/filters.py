@@ -161,10 +161,11 @@ async def whose_keys(
     session: AsyncSession, settings: Settings, customer: str, application: str | None
 ) -> tuple[tuple[str, str], ...]:
     """(application, key) of what is the customer's. Raises UsageError, NotFound."""
-    from consumer.console.belongings import whose  # the built-in handlers' tables: only where a customer is named
+    from consumer.console.belongings import require_known, whose  # the projections: only where it is asked
 
     if application is not None:
         require_application(application, settings)
+    await require_known(session, "customer", customer, application)
     return await whose(session, customer, application)
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from aiohttp import web
 
 from consumer.console.alarms.queues import findings, queues
-from consumer.console.belongings import whose
+from consumer.console.belongings import require_known, whose
 from consumer.console.event_view import delivery_document, event_document
 from consumer.console.operators.deaths import death_groups
 from consumer.console.pages.desk import DESK
@@ -56,6 +56,7 @@ async def list_events(request: web.Request) -> web.Response:
     customer = _given(request, "customer")
     async with desk.database.reading() as session:
         if customer is not None:
+            await require_known(session, "customer", customer, wanted.application)
             wanted = replace(wanted, keys=await whose(session, customer, wanted.application))
         found = await events.search(session, wanted)
         known = [row.name for row in await handlers.everyone(session)]
