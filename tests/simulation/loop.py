@@ -148,9 +148,9 @@ def _held(callback: Any, handle: H) -> H:
     return handle
 
 
-def _made(loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None) -> Task:
-    process = (context or copy_context()).get(_here)
-    task = asyncio.Task(work, loop=loop, context=context)
+def _made(loop: asyncio.AbstractEventLoop, work: Any, **named: Any) -> Task:
+    process = (named.get("context") or copy_context()).get(_here)
+    task = asyncio.Task(work, loop=loop, **named)
     if process is not None:
         process.tasks = [one for one in process.tasks if not one.done()]
         process.tasks.append(task)
