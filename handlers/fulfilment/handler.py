@@ -7,7 +7,7 @@ Proof is a verified `order.paid` or a read that shows PAID. Everything else only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -51,11 +51,27 @@ async def order_paid(batch: Sequence[tuple[Event, Context]]) -> None:
     """Proof; no session event is waited for (cases F1, F7, F36). Of an order that nobody has shown us it may be a test
     event, signed and listed like any other: whether there is such an order is asked first (cases F24, B28). Only what
     was signed is let go when nobody answers: what was read came from where the answer comes from."""
-    facts = [fact for event, ctx in batch if (fact := await _paid(event, ctx)) is not None]
-    for fact, change in zip(facts, await apply_all(facts), strict=True):
-        await judge_proof(fact.ctx, fact.event, fact.order_id, _payment_in(fact.event, fact.ctx), change)
-        if change.after.hold is Hold.ASKED:
-            _ask(fact, change)
+    for apart in _apart(batch):
+        facts = [fact for event, ctx in apart if (fact := await _paid(event, ctx)) is not None]
+        for fact, change in zip(facts, await apply_all(facts), strict=True):
+            await judge_proof(fact.ctx, fact.event, fact.order_id, _payment_in(fact.event, fact.ctx), change)
+            if change.after.hold is Hold.ASKED:
+                _ask(fact, change)
+
+
+def _apart(batch: Sequence[tuple[Event, Context]]) -> Iterator[Sequence[tuple[Event, Context]]]:
+    """The batch in parts, as good as always one: who names an order by the service's id alone comes behind the part
+    that shows whose that is. Pure."""
+    part: list[tuple[Event, Context]] = []
+    shown: set[str | None] = set()
+    for event, ctx in batch:
+        if event.order_id is not None:
+            shown.add(event.object_id)
+        elif event.object_id in shown:
+            yield part
+            part, shown = [], set()
+        part.append((event, ctx))
+    yield part
 
 
 async def _paid(event: Event, ctx: Context) -> Fact | None:

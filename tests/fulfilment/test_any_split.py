@@ -169,6 +169,16 @@ async def test_reads_taken_together_are_what_they_are_singly(database: Database)
     assert {kind for kind in kinds if any(kind in row for row in singly["findings"])} == set(kinds)
 
 
+async def test_a_proof_by_the_services_id_comes_after_the_one_that_shows_whose_it_is(database: Database) -> None:
+    # case: F19, G1 (found by the property of `tests/access/test_rebuild.py`)
+    happened = [("paid", "A"), ("paid by the service's id", "A"), ("paid by the service's id", "B"), ("paid", "B"),
+                ("paid by the service's id", "B"), ("paid", "C")]  # fmt: skip
+    singly = await end(database, "singly", happened, [1], "auto")
+    assert await end(database, "together", happened, [len(happened)], "auto") == singly
+    assert [row for row in singly["findings"] if "so_A" in row] == []
+    assert len([row for row in singly["findings"] if "paid_unidentified" in row]) == 1
+
+
 async def test_one_event_proves_one_of_two_orders_with_one_id_of_the_service(database: Database) -> None:
     # case: F19, G1
     live = Live(database, {"fulfilment": {"matching": "off"}}, application="default")
