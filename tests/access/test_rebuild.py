@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -41,6 +43,7 @@ LEFT_ALONE: list[Table] = [model.__table__ for model in (OutboxRow, ReadRow, Aud
 ORDERS = fulfilment.ORDERS
 DECISIONS = [fulfilment.ORDERS, access.SUBSCRIPTIONS, access.ENTITLEMENTS]
 READ_DUE = "fulfilment.read_due"
+HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "12"))
 
 
 async def contents(live: Live, tables: Sequence[Table]) -> dict[str, list[dict[str, Any]]]:
@@ -117,6 +120,30 @@ async def test_what_came_first_when_it_was_handled_comes_first_again(sqlite_ledg
         assert (order["requested_at"] is not None, order["hold"]) == (
             (True, None) if late == "answer" else (False, "unmatched")
         )
+        await same_after_rebuild(live)
+
+
+PAYMENT = observed("payment:p1", 1, {"id": "p1", "status": "SUCCEEDED", "order_id": "A1"})
+PAID = said("order.paid", "evt_1", id="so1", order_id="A1", amount="10", at=PAYMENT.received_at + timedelta(seconds=1))
+EXPIRED = said("order.expired", "evt_2", id="so1", order_id="A1")
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in one batch", "one by one"])
+@pytest.mark.parametrize("of_order", [PAID, EXPIRED], ids=["paid", "expired"])
+async def test_what_came_with_a_payment_is_handled_again_as_it_was_then(
+    database: Database, of_order: Event, apart: bool
+) -> None:
+    # case: G9, F38 (found by the property below): of one batch one handler after the other is called, so that the
+    # order's event came before the payment that had arrived first
+    async with live_in(database) as live:
+        await (live.arrive(PAYMENT) if apart else live.arrive(PAYMENT, of_order))
+        if apart:
+            await live.arrive(of_order)
+        await live.relay()
+        rows = await contents(live, [ORDERS, fulfilment.FINDINGS])
+        (order,), findings = rows["fulfilment_order"], [row["kind"] for row in rows["fulfilment_finding"]]
+        assert order["expired_at"] == (EXPIRED.received_at if apart and of_order is EXPIRED else None)
+        assert findings == ["orphan_payment"] * (apart or of_order is EXPIRED)
         await same_after_rebuild(live)
 
 
@@ -312,6 +339,23 @@ def order_facts(application: str) -> list[Event]:
     return made
 
 
+def money_facts(application: str) -> list[Event]:
+    """What else may arrive about them: payments, and proofs that show one, some by the service's id alone."""
+    made: list[Event] = []
+    here: dict[str, Any] = {"application": application}
+    for name, service in (("A1", "so1"), ("A2", "so2")):
+        read = {"id": service, "status": "PAID", "amount": "10", "payment": {"id": f"r_{name}"}}
+        by_service_id, by_ours = {"order": {"id": service}}, {"order_id": name}
+        made += [
+            observed(f"payment:q_{name}", 6, {"id": f"q_{name}", "status": "SUCCEEDED", **by_service_id}, **here),
+            observed(f"payment:r_{name}", 7, {"id": f"r_{name}", "status": "SUCCEEDED", **by_ours}, **here),
+            said("order.paid", f"evt_{name}_by_p", amount="10", id=service, payment_id=f"p_{name}", **here),
+            said("order.paid", f"evt_{name}_by_z", id=service, order_id=name, payment_id=f"z_{name}", **here),
+            observed(f"order:{name}", 8, read, **here),
+        ]
+    return made
+
+
 def handlers_of(event: Event) -> list[str]:
     """The handlers of ours that may stumble on it."""
     return {
@@ -326,15 +370,22 @@ def handlers_of(event: Event) -> list[str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=12, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.timeout(300 + HISTORIES * 5)
+@settings(
+    max_examples=HISTORIES,
+    derandomize="CONSUMER_TEST_HISTORIES" not in os.environ,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(data=st.data())
 def test_any_order_of_handling_orders_rebuilds_to_the_same_rows(
     runner: asyncio.Runner, ledger: Database, data: Any
 ) -> None:
     # case: G9, G12
     application = f"app{next(_names)}"
-    facts = order_facts(application)
-    arrivals = data.draw(st.lists(st.lists(st.sampled_from(facts), min_size=1, max_size=4), min_size=1, max_size=5))
+    all_of_them = enumerate(order_facts(application) + money_facts(application))
+    facts = [replace(one, received_at=one.received_at + timedelta(milliseconds=nth)) for nth, one in all_of_them]
+    arrivals = data.draw(st.lists(st.lists(st.sampled_from(facts), min_size=1, max_size=7), min_size=1, max_size=5))
     candidates = [(event.id, name) for event in facts for name in handlers_of(event)]
     candidates += [
         (derived_id(application, READ_DUE, f"order:{name}", "read"), "fulfilment:read_due") for name in ("A1", "A2")

@@ -11,6 +11,7 @@ from consumer.ledger.tables import REASON_CHARS, RunStatus
 from consumer.plugin import RetryLater
 from tests.contract.ledger.facts import (
     HANDLER,
+    NOW,
     attempt,
     claim,
     end,
@@ -55,6 +56,16 @@ async def test_what_succeeded_is_never_changed_again(database: Database) -> None
     await end(database, "slow", finish(slow))
     found = await row(database, 1)
     assert (found.status, found.attempts, found.blocking, found.updated_at) == ("succeeded", 1, False, later(1))
+
+
+async def test_what_succeeded_in_one_transaction_is_known_in_the_order_in_which_it_was_handled(
+    database: Database,
+) -> None:
+    # case: G9
+    done, waits = {"status": RunStatus.SUCCEEDED, "blocking": False}, {"key": "order:2"}
+    await store(database, run(2, **done), run(4, **waits), run(1, **done), run(3, **done))
+    found = {number: (await row(database, number)).updated_at - NOW for number in (1, 2, 3, 4)}
+    assert found == {2: 0 * runs.INSTANT, 4: 0 * runs.INSTANT, 1: runs.INSTANT, 3: 2 * runs.INSTANT}
 
 
 async def test_a_finished_run_is_free_of_its_claim(database: Database) -> None:
