@@ -72,9 +72,10 @@ class UnitOfWork:
         """Whether as many of the handler's newest runs here are dead as pause it: then it must not go on like that."""
         return bool(handler.pause_after) and self.dead_in_a_row[handler.name] >= handler.pause_after
 
-    async def store(self, session: AsyncSession) -> None:
-        """Write everything; the order keeps locks in one order on every worker."""
-        await runs.add(session, self.runs, self.now)
+    async def store(self, session: AsyncSession, done_at: datetime) -> None:
+        """Write everything; the order keeps locks in one order on every worker. `done_at`: a time after the last call,
+        as a handler may have waited for another transaction's lock, and was done after that."""
+        await runs.add(session, self.runs, self.now, done_at)
         await runs.add_attempts(session, self.attempts)
         await dead.bury(session, [run.id for run in self.runs if run.status is RunStatus.DEAD], self.now)
         await self.emit(session, self.emitted)

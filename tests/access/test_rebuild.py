@@ -27,7 +27,7 @@ from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import told
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow
-from consumer.plugin import derived_id
+from consumer.plugin import Context, Handler, declared, derived_id, handles
 from consumer.plugin.options import options_for
 from consumer.replay.rebuild import Rebuild
 from consumer.wire import SEED
@@ -73,10 +73,12 @@ async def live_in(
     options: Mapping[str, Any] | None = None,
     stumbles: Mapping[tuple[str, str], int] | None = None,
     skew: timedelta = timedelta(0),
+    more: Sequence[Handler | None] = (),
 ) -> AsyncIterator[Live]:
-    """The workers of the application `default`; `options` are fulfilment's."""
+    """The workers of the application `default`; `options` are fulfilment's. `more`: handlers of the test's own."""
     plugins = {**PLUGINS, "fulfilment": options or {}}
-    live = Live(database, plugins, application="default", stumbles=stumbles, skew=skew)
+    handlers = [one for one in more if one is not None]
+    live = Live(database, plugins, application="default", stumbles=stumbles, skew=skew, more=handlers)
     try:
         yield live
     finally:
@@ -145,6 +147,28 @@ async def test_what_came_with_a_payment_is_handled_again_as_it_was_then(
         assert order["expired_at"] == (EXPIRED.received_at if apart and of_order is EXPIRED else None)
         assert findings == ["orphan_payment"] * (apart or of_order is EXPIRED)
         await same_after_rebuild(live)
+
+
+async def test_who_waited_for_another_worker_is_handled_again_behind_it(database: Database) -> None:
+    # case: G9, F3: its transaction began first, and found what the other one had left
+    holds, goes_on = asyncio.Event(), asyncio.Event()
+
+    @handles("order.paid", transactional=True, name="test:holds")
+    async def keeps_the_lock(_: Event, __: Context) -> None:
+        holds.set()
+        await goes_on.wait()
+
+    async with live_in(database, more=[declared(keeps_the_lock)]) as one, live_in(database) as other:
+        one.clock.advance(1)
+        first = asyncio.create_task(one.arrive(PAID))
+        await holds.wait()
+        behind = asyncio.create_task(other.arrive(PAYMENT))
+        await asyncio.sleep(0)  # it begins, at its time
+        other.clock.advance(2)
+        goes_on.set()
+        await asyncio.gather(first, behind)
+        assert (await contents(one, [fulfilment.FINDINGS]))["fulfilment_finding"] == []
+        await same_after_rebuild(one)
 
 
 @pytest.mark.parametrize("held", [0, 10_000], ids=["in a table", "in memory"])

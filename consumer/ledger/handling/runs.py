@@ -155,13 +155,13 @@ async def blocked_lanes(session: AsyncSession, keys: Collection[tuple[str, str]]
     return found
 
 
-async def add(session: AsyncSession, runs: Sequence[Run], now: datetime) -> None:
-    """Insert new runs; one that is there already is left as it is. Those that succeeded were handled in this order:
-    each was done INSTANT after the one before it."""
+async def add(session: AsyncSession, runs: Sequence[Run], now: datetime, done_at: datetime | None = None) -> None:
+    """Insert new runs; one that is there already is left as it is. Those that succeeded were handled in this order: the
+    first at `done_at` (`now`, where it is left out), each INSTANT after the one before it."""
     if runs:
         dialect = session.get_bind().dialect.name
         words = _WORDS if any(getattr(run, name) for run in runs for name in _WORDS) else ()
-        rows, done_at = [], now
+        rows, done_at = [], done_at or now
         for run in runs:
             rows.append(_run_values(run, now, words))
             if run.status is RunStatus.SUCCEEDED:

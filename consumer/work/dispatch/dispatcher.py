@@ -402,7 +402,7 @@ class Dispatcher:
             unit = UnitOfWork(now)
             if not isinstance(outcome, Failed):
                 unit.take_from(ctx, handler, event, run.plan)
-            await unit.store(session)
+            await unit.store(session, now)
             result = conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now)
             let_go = await store(session, [result], worker=self._worker, now=now)
         if unit.relayed:

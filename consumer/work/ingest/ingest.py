@@ -229,7 +229,7 @@ class Ingest:
                 for call in chain.from_iterable(calls):
                     await self._handle(session, unit, lanes, call, alone=way is Way.SINGLY)
             await session.flush()
-            await unit.store(session)
+            await unit.store(session, self._clock.now())
             recorded = {one.id: one.event for one in (*fresh, *derived)}
             claimed = await self._claiming.claim(session, unit.runs, recorded) if stretch else ()
             await heard.note(session, heard_late(arrived, new, unit.now))
