@@ -62,8 +62,8 @@ async def test_what_succeeded_in_one_transaction_is_known_in_the_order_in_which_
     database: Database,
 ) -> None:
     # case: G9
-    done, waits = {"status": RunStatus.SUCCEEDED, "blocking": False}, {"key": "order:2"}
-    await store(database, run(2, **done), run(4, **waits), run(1, **done), run(3, **done))
+    first, then, last = (run(number, status=RunStatus.SUCCEEDED, blocking=False) for number in (2, 1, 3))
+    await store(database, first, run(4, key="order:2"), then, last)
     found = {number: (await row(database, number)).updated_at - NOW for number in (1, 2, 3, 4)}
     assert found == {2: 0 * runs.INSTANT, 4: 0 * runs.INSTANT, 1: runs.INSTANT, 3: 2 * runs.INSTANT}
 
