@@ -171,7 +171,8 @@ def _astray(one: standing.Astray) -> str:
 
 
 def _dead(count: int) -> str:
-    return f"{count} dead run(s): `consumer dead list` says of what, and names the command that lets them try again"
+    text = f"{count} dead run(s): `consumer dead list` says of what; mended, `consumer replay plan` shows what doing them"
+    return f"{text} again would do, and names the command that does"
 
 
 def _paused(names: Sequence[str]) -> str:
@@ -256,7 +257,7 @@ def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
     """What to type, where a command is the cure."""
     match waiting.reason:
         case "dead":
-            return "; `consumer dead list` says of what, and names the command that lets them try again"
+            return "; `consumer dead list` says of what, and `consumer replay plan` what doing them again would do"
         case "no_handler" if shippers:
             return "; " + ", ".join(f"`{replay_command(one, since=waiting.oldest_at)}`" for one in shippers)
         case "no_handler":

@@ -98,10 +98,10 @@ def test_each_sign_has_its_grade(changed: Figures, code: str, grade: Grade) -> N
 
 # case: O2, R10
 def test_what_is_typed_as_it_is_printed_does_what_was_said() -> None:
-    """`replay plan` does nothing again, and `handlers resume` alone is refused."""
+    """`replay plan` shows, and does nothing again by itself; `handlers resume` alone is refused."""
     [dead] = judge(replace(WELL, dead=1))
     assert "`consumer dead list`" in dead.text
-    assert "replay" not in dead.text
+    assert "`consumer replay plan` shows" in dead.text
     [paused] = judge(replace(WELL, paused_handlers=("shop:ship",)))
     assert "`consumer handlers resume shop:ship --reason …`" in paused.text
     [paused] = judge(replace(WELL, paused_handlers=("shop:mail", "shop:ship")))
