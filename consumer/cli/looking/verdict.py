@@ -171,8 +171,8 @@ def _astray(one: standing.Astray) -> str:
 
 
 def _dead(count: int) -> str:
-    text = f"{count} dead run(s): `consumer dead list` says of what; mended, `consumer replay plan` shows what doing them"
-    return f"{text} again would do, and names the command that does"
+    text = f"{count} dead run(s): `consumer dead list` says of what; mended, `consumer replay plan` shows what doing"
+    return f"{text} them again would do, and names the command that does"
 
 
 def _paused(names: Sequence[str]) -> str:
