@@ -94,7 +94,7 @@ NOTHING = BackfillReport(application="default", listed=7, known=7)
                     "at_least": 3,
                     "for_s": 0.0,
                     "times": 1,
-                    "hint": "`backfill --seed --full` archives, `--full` acts",
+                    "hint": "`backfill --seed --full --reason …` archives, `--full` acts",
                 }
             ],
         ),
