@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import structlog
@@ -19,7 +20,7 @@ from consumer.telemetry.internal import Readiness
 def few() -> Iterator[None]:
     """A limit that leaves this process a hundred descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(name) for name in os.listdir("/dev/fd"))
+    highest = max(int(each.name) for each in Path("/dev/fd").iterdir())
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, highest + 100), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
