@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Table, event, func, select
 from sqlalchemy.exc import DBAPIError
 
+from consumer.columns import MARKS
 from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events
@@ -18,6 +19,8 @@ from consumer.ledger.tables import EventRow
 from tests.contract.ledger import facts
 
 _EVENTS: Table = EventRow.__table__
+ALL_MARKS = "".join(map(chr, MARKS[0]))
+"""What texts are joined with first, where none of them has it."""
 
 
 @contextmanager
@@ -60,7 +63,9 @@ async def test_they_are_numbered_in_their_order(database: Database) -> None:
         assert ids.all() == [f"evt_{number}" for number in numbers]
 
 
-@pytest.mark.parametrize("nothing", [None, "", "\0", "\ud800", "{1,2}", 'a"b\\c', "NULL"])
+@pytest.mark.parametrize(
+    "nothing", [None, "", "\0", "\ud800", "{1,2}", 'a"b\\c', "NULL", "\x1f", "\x1f\x1e\x1d", ALL_MARKS]
+)
 async def test_each_value_is_as_it_would_be_alone(database: Database, nothing: str | None) -> None:
     odd = replace(facts.event(1, raw=b"\0\xff{},"), order_id=nothing, customer=nothing)
     plain = facts.event(2)
@@ -70,6 +75,16 @@ async def test_each_value_is_as_it_would_be_alone(database: Database, nothing: s
     stored = None if nothing is None else nothing.replace("\0", "\ufffd").replace("\ud800", "\ufffd")
     assert found["default", "evt_1"] == replace(odd, order_id=stored, customer=stored)
     assert found["default", "evt_2"] == plain
+
+
+@pytest.mark.parametrize("word", [None, "", "\x1f", "\x1e"])
+async def test_a_row_may_come_alone(database: Database, word: str | None) -> None:
+    """Of each text column one text: an empty one is a text all the same."""
+    alone = replace(facts.event(1), order_id=word, customer=word)
+    async with database.transaction() as session:
+        await events.record(session, [alone], facts.NOW)
+        found = await events.load(session, [("default", "evt_1")])
+    assert found == {("default", "evt_1"): alone}
 
 
 async def test_nothing_is_cut(database: Database) -> None:
