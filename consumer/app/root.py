@@ -243,10 +243,11 @@ class App:
         return self._clients
 
     async def upgrade(self) -> None:
-        """Bring the schema up to date; `demo` and `dev` only, elsewhere it is an operator's step."""
+        """Bring the schema up to date; `demo` and `dev` only, elsewhere it is an operator's step. Raises as
+        `schema.require`."""
         from consumer.ledger.engine import schema
 
-        await schema.upgrade(self.database)
+        schema.require(await schema.upgrade(self.database))
 
     async def drive(self, ahead_s: float) -> None:
         """The ledger's time is so much ahead of its database's, for all who use it; `demo` and `dev` only. This process

@@ -63,8 +63,9 @@ def _show(found: SchemaState, as_json: bool) -> None:
     output.line(f"schema at {', '.join(sorted(found.current)) or 'nothing'}")
     if missing:
         output.line(f"missing: {', '.join(missing)}; run `consumer db upgrade`")
-    elif found.lacking:
-        output.line(f"incompatible: this version needs {', '.join(found.lacking)}; run the version that made it")
+    elif (error := found.refusal) is not None:
+        output.line(f"incompatible: this version needs {', '.join(found.lacking)}")
+        output.line(f"  {error.message}")
     elif found.unknown:
         newer = ", ".join(sorted(found.unknown))
         output.line(f"newer, compatible: unknown to this version: {newer}; what this version needs is there")

@@ -5,6 +5,7 @@ what is wrong."""
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -12,10 +13,10 @@ from sqlalchemy import Table, func, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.errors import ConsumerError, DatabaseNotUtf8, LedgerError, SchemaIncompatible
-from consumer.ledger.engine.branches import branches
+from consumer.errors import ConsumerError, DatabaseNotUtf8, LedgerError, SchemaIncompatible, SchemaOutdated
+from consumer.ledger.engine.branches import branches, of_merchants
 from consumer.ledger.engine.database import Database, translated
-from consumer.ledger.engine.shape import missing_of
+from consumer.ledger.engine.shape import missing_of, owner_of
 from consumer.ledger.tables import RevisionRow
 
 _REVISIONS: Table = RevisionRow.__table__
@@ -33,14 +34,11 @@ async def require_current(database: Database) -> None:
 async def lacks_nothing(database: Database) -> bool:
     """Whether every migration of this version was applied, and the tables give what it needs. Raises LedgerUnavailable
     and its kin; False for whatever needs a closer look."""
-    folders = branches()
-    wanted = {
-        one for folder in folders.values() for path in folder.glob("*.py") for one in _ID.findall(path.read_text())
-    }
+    labels, wanted = branches().keys(), _revisions_here()
 
     def look(connection: Connection) -> bool:
         applied = set(connection.scalars(select(_REVISIONS.c.id)))
-        return bool(wanted) and wanted <= applied and not missing_of(connection, folders.keys())
+        return bool(wanted) and wanted <= applied and not missing_of(connection, labels)
 
     try:
         with translated(database.path):
@@ -50,6 +48,30 @@ async def lacks_nothing(database: Database) -> bool:
         if error.retryable:
             raise
         return False
+
+
+def _revisions_here() -> set[str]:
+    """Every revision of this version."""
+    folders = branches().values()
+    return {one for folder in folders for path in folder.glob("*.py") for one in _ID.findall(path.read_text())}
+
+
+def refusal(missing: Collection[str], lacking: Sequence[str], unknown: Collection[str]) -> LedgerError | None:
+    """What keeps this version from these tables; None where they suit. `missing`: its revisions that were not run.
+    `lacking`: what the tables do not give. `unknown`: revisions that were run, and that it does not have. Pure, but for
+    the names of the branches. Where a merchant's models are ahead of its migrations no version gives what they need."""
+    if missing:
+        return SchemaOutdated(missing=",".join(sorted(missing)))
+    if not lacking:
+        return None
+    told, labels = ",".join(lacking), branches().keys()
+    owners = {owner_of(one, labels) for one in lacking}
+    plugins = sorted(owner for owner in owners if owner in of_merchants())
+    if len(plugins) < len(owners) or any(one.rpartition("_")[0] in plugins for one in unknown):
+        return SchemaIncompatible(lacking=told)
+    cures = " and ".join(f"`consumer db revision {plugin} -m TEXT`" for plugin in plugins)
+    text = f"The models of {', '.join(plugins)} need what no migration makes: {cures} writes it, `db upgrade` runs it."
+    return SchemaIncompatible(text, lacking=told)
 
 
 async def look_at_encoding(database: Database) -> None:
@@ -83,5 +105,6 @@ class SchemaWatch:
         if (count, newest) == self._seen:
             return
         lacking = await (await session.connection()).run_sync(missing_of, branches().keys())
-        self._refusal = SchemaIncompatible(lacking=",".join(lacking)) if lacking else None
+        applied, here = set(await session.scalars(select(_REVISIONS.c.id))), _revisions_here() if lacking else set()
+        self._refusal = refusal(here - applied, lacking, applied - here) if lacking else None
         self._seen = (count, newest)

@@ -11,6 +11,8 @@ from consumer.errors import HandlerInvalid
 
 GROUP = "consumer.migrations"
 LEDGER = "ledger"
+BUILT_IN = "handlers"
+"""The package of the plugins that come with the consumer."""
 
 
 def branches() -> Mapping[str, Path]:
@@ -23,3 +25,8 @@ def branches() -> Mapping[str, Path]:
             raise HandlerInvalid("a plugin's migrations cannot be imported", plugin=entry.name) from error
         found[entry.name] = Path(package.__path__[0]) / "versions"
     return found
+
+
+def of_merchants() -> frozenset[str]:
+    """The labels of branches that merchants' plugins bring: theirs to write a migration for."""
+    return frozenset(one.name for one in entry_points(group=GROUP) if one.value.partition(".")[0] != BUILT_IN)

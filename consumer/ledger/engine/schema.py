@@ -25,13 +25,13 @@ from consumer.causes import of_database
 from consumer.errors import (
     ConsumerError,
     DatabaseShared,
+    LedgerError,
     LedgerUnavailable,
     MigrationFailed,
-    SchemaIncompatible,
     SchemaOutdated,
 )
 from consumer.ledger.engine import revisions
-from consumer.ledger.engine.applied import require_utf8
+from consumer.ledger.engine.applied import refusal, require_utf8
 from consumer.ledger.engine.branches import GROUP as GROUP
 from consumer.ledger.engine.branches import LEDGER as LEDGER
 from consumer.ledger.engine.branches import branches as branches
@@ -71,6 +71,11 @@ class SchemaState:
     def missing(self) -> frozenset[str]:
         """The wanted revisions that were not applied."""
         return self.wanted - self.applied
+
+    @property
+    def refusal(self) -> LedgerError | None:
+        """What keeps this version from the database, with the cure."""
+        return refusal(self.missing, self.lacking, self.unknown)
 
     @property
     def is_current(self) -> bool:
@@ -241,9 +246,12 @@ def _labels(script: ScriptDirectory, revision: str) -> set[str]:
 
 async def require_current(database: Database) -> None:
     """Raise SchemaOutdated when the database lacks a migration of this version, SchemaIncompatible when it has them
-    all, and its tables are others all the same: a newer version changed what this one needs."""
-    found = await state(database)
-    if found.missing:
-        raise SchemaOutdated(missing=",".join(sorted(found.missing)))
-    if found.lacking:
-        raise SchemaIncompatible(lacking=",".join(found.lacking))
+    all, and its tables are others all the same: a newer version changed what this one needs, or a plugin's models are
+    ahead of its migrations."""
+    require(await state(database))
+
+
+def require(found: SchemaState) -> None:
+    """The same of a state that was looked at."""
+    if (error := found.refusal) is not None:
+        raise error

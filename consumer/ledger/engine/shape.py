@@ -27,6 +27,11 @@ def missing_of(connection: Connection, labels: Collection[str]) -> tuple[str, ..
     return tuple(line for table in tables for line in _lacking(table, columns.get(table.name)))[:TOLD_MAX]
 
 
+def owner_of(lacking: str, labels: Collection[str]) -> str | None:
+    """The branch whose table a line of `missing_of` is about; None for one of the ledger's."""
+    return max((label for label in labels if lacking.startswith(f"{label}_")), key=len, default=None)
+
+
 def needed(labels: Collection[str]) -> Iterable[Table]:
     """The ledger's tables, and those of these branches that are loaded."""
     own = {table.name for one in LedgerRow.__subclasses__() if (table := getattr(one, "__table__", None)) is not None}

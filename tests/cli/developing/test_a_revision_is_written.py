@@ -56,6 +56,12 @@ class Author:
         assert done.returncode == exit_code, done.stdout + done.stderr
         return json.loads(done.stdout)
 
+    def says(self, *words: str) -> str:
+        """What one prints that does not begin, or finds something wrong."""
+        done = command(*words, environ=self.environ | {"CONSUMER_INTERNAL_PORT": "0"}, within_s=110)
+        assert done.returncode == 1, done.stdout + done.stderr
+        return "".join(line for line in (done.stdout + done.stderr).splitlines(True) if not line.startswith("{"))
+
     def problems(self, exit_code: int) -> list[str]:
         return [one["problem"] for one in self.consumer("handlers", "check", exit_code=exit_code)["problems"]]
 
@@ -88,6 +94,11 @@ async def test_from_a_model_to_its_tables(tmp_path: Path, database_url: str) -> 
 
     author.consumer("db", "upgrade")
     assert author.consumer("db", "current")["missing"] == []
+
+    author.add_to_model("forgotten: str | None = Field(default=None, max_length=20)")
+    told = author.says("db", "current") + author.says("work")
+    assert told.count("`consumer db revision shopnotes -m TEXT` writes it, `db upgrade` runs it") == 2, told
+    assert "run the version that made it" not in told, "there is none"
     database = Database(database_url)
     try:
         assert {"shopnotes_0002"} <= await applied_to(database)

@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.merchant.plugin import install_plugin
+from tests.support.merchant.plugin import install_migrations, install_plugin
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, command, ended
 
@@ -46,6 +46,13 @@ async def tell(event: Event[FulfilmentRequested], ctx: Context) -> None:
         await asyncio.sleep(0.05)
     with open(FOLDER / "told", "a") as file:
         print(order, WORD, file=file)
+"""
+AHEAD = """
+from sqlmodel import Field, SQLModel
+
+class Note(SQLModel, table=True):
+    __tablename__ = "shopahead_note"
+    id: int = Field(primary_key=True)
 """
 
 
@@ -206,3 +213,21 @@ def test_what_cannot_be_worked_with_is_said_at_once(tmp_path: Path) -> None:
     done = command("dev", *arguments, environ=environ)
     assert done.returncode == 2, done.stderr
     assert "error[settings_invalid]: CONSUMER_HANDLERS: no handler or plugin is called 'nobody'" in done.stderr
+
+
+# case: H1, H11
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_a_model_that_no_migration_makes_is_not_live_and_says_how_one_is_written(tmp_path: Path) -> None:
+    async with authoring(tmp_path) as author:
+        await author.pay("one")
+        await author.told("one first")
+        install_migrations(tmp_path / "path", "shopahead", "pass")
+        (tmp_path / "path" / "shopahead_tables.py").write_text(AHEAD)
+        author.save_handler("import shopahead_tables\n" + author.source())
+        await eventually(lambda: author.events("plugins_not_reloaded"), within_s=LIMIT_S, what=author.dev.log)
+        [refused] = author.events("plugins_not_reloaded")
+        assert "`consumer db revision shopahead -m TEXT`" in str(refused["reason"])
+        await author.pay("two")
+        await author.told("two first")
+    assert author.dev.stop() == 0

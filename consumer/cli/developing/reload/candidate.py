@@ -151,7 +151,7 @@ def main() -> int:
     try:
         uvloop.run(_run(told))
     except ConsumerError as error:
-        _log.error("worker_failed", code=error.code, reason=error.message)
+        _log.error("worker_failed", code=error.code, reason=error.sentence())
         return 1
     return 0
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.alarms.lives import GONE_AFTER, Loop, apart, blind, is_living, left_behind, loops
-from consumer.errors import RoleSlow, SchemaIncompatible
+from consumer.errors import RoleSlow, SchemaIncompatible, SchemaOutdated
 from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, UNACCOUNTED, Process
 
 SEEN_WITHIN: Final = FORGOTTEN_AFTER
@@ -173,9 +173,11 @@ def _told(role: str, living: Sequence[Process], grade: Grade) -> list[Finding]:
 def _what(code: str, told: Sequence[Process]) -> str:
     if code == RoleSlow.code:
         return "keep up"
-    if code != SchemaIncompatible.code:
+    if code not in (SchemaIncompatible.code, SchemaOutdated.code):
         return "write"
     versions = ", ".join(sorted({one.version for one in told}))
+    if code == SchemaOutdated.code:
+        return f"go on before the migration of their version ({versions}) was run"
     return f"go on with these tables, which suit another version than theirs ({versions})"
 
 

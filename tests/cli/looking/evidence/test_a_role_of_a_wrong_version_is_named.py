@@ -18,8 +18,9 @@ from consumer.cli.looking.status_finding import Grade
 from consumer.console.alarms.lives import MIXED_FOR
 from consumer.errors import SchemaIncompatible, SchemaOutdated
 from consumer.ledger import Database, processes
+from consumer.ledger.engine.applied import SchemaWatch
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.processes import DIED, Process
+from consumer.ledger.processes import DIED, Process, Proof
 from consumer.ledger.tables import SettledHintRow
 from consumer.settings import Role, load_settings
 from tests.support.desk import Desk
@@ -111,6 +112,25 @@ async def test_a_role_that_runs_says_that_the_tables_were_migrated_away_from_it(
             return await _told(database) == {SchemaIncompatible.code: Grade.STUCK}
 
         await eventually(is_named, within_s=30, every_s=0.2)
+
+
+# case: O9
+async def test_one_that_waits_for_its_migration_says_that_and_the_command(environ: dict[str, str]) -> None:
+    """The tables lack what it needs, as they would if a newer version had taken it away."""
+    watch = SchemaWatch()
+    async with older_code(environ) as database:
+        async with database.transaction() as session:
+            await session.execute(text(f"ALTER TABLE {SettledHintRow.__tablename__} DROP COLUMN older"))
+            await session.execute(text("DELETE FROM revisions WHERE id = 'ledger_0025'"))
+        async with database.reading() as session:
+            await watch.look(session)
+    refusal = watch.refusal()
+    assert isinstance(refusal, SchemaOutdated)
+    proof = Proof(code=refusal.code, reason=refusal.sentence())
+    [finding] = alive([living("work", checks={"schema": proof})], NOW, expected=None)
+    assert finding.code == "schema_outdated"
+    assert "1 of 1 `work` cannot go on before the migration of their version (0.9.0) was run" in finding.text
+    assert "run `consumer db upgrade`" in finding.text
 
 
 @asynccontextmanager
