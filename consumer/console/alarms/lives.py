@@ -82,7 +82,8 @@ def blind(processes: Sequence[Process], now: datetime) -> Process | None:
 
 def loops(processes: Sequence[Process], now: datetime) -> list[Loop]:
     """The roles in a crash loop. A stop is no death, however often (a deploy, rolling or not); neither is the end of
-    one that had lived for long. Over, when who was started last has lived twice as long as those that died."""
+    one that had lived for long. Over, when one that was started after the last death has lived twice as long as those
+    that died, also where a deploy has replaced it since."""
     return [
         found
         for role in sorted({one.role for one in processes})
@@ -98,7 +99,8 @@ def _loop(played: Sequence[Process], now: datetime) -> Loop | None:
         return None
     longest = max(one.seen_at - one.started_at for one in chain)
     steady = min(max(2 * longest, STEADY_MIN), STEADY_MAX)
-    if newest not in died and newest.seen_at - newest.started_at >= steady:
+    since = [one for one in played if one not in died and one.started_at >= chain[-1].seen_at]
+    if any(one.seen_at - one.started_at >= steady for one in since):
         return None
     going_on = [one for one in played if is_living(one, now) and one.started_at < chain[0].started_at]
     if going_on and all(_waits_for_migration(one) for one in chain) and now - chain[0].started_at < MIGRATES_FOR:

@@ -82,6 +82,7 @@ def test_it_is_over_when_the_last_one_lives_on() -> None:
     quick = (life(200, 181), life(180, 161))
     assert restarts(*quick, life(58, 1)) != []
     assert restarts(*quick, life(62, 1)) == []
+    assert restarts(*quick, life(150, 30, stopped_at=NOW), life(20, 1)) == [], "and was replaced after it"
     slow = (life(860, 520), life(510, 170))
     assert restarts(*slow, life(160, 1)) != [], "it died after six minutes each time"
 
