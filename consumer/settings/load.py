@@ -35,6 +35,8 @@ CONFIG = "CONSUMER_CONFIG"
 FROM_FILE = {
     f"{name}_FILE": name for name in ("CONSUMER_DATABASE_URL", "CONSUMER_API_TOKEN", "CONSUMER_KAFKA_SASL_PASSWORD")
 }
+SLIP = 0.88
+"""So alike a name must be to be taken for another one that was mistyped."""
 TO_FIND_THE_LEDGER = frozenset({CONFIG, "CONSUMER_DATABASE_URL", "CONSUMER_DATABASE_URL_FILE"})
 SECRETS = frozenset(
     {"SVC_APP_SECRET", "CONSUMER_WEBHOOK_SECRETS", "CONSUMER_API_TOKEN", "CONSUMER_KAFKA_SASL_PASSWORD"}
@@ -82,6 +84,7 @@ def _gathered(environ: Mapping[str, str], role: Role) -> tuple[Settings, list[st
     from_environment = _from_environment(environ, problems)
     from_file = _from_toml(from_environment.pop(CONFIG, None), problems)
     merged = {**from_file, **from_environment}
+    problems += [_unknown(name, KNOWN) for name in sorted(environ) if _is_slip(name, merged)]
     _read_files(merged, problems)
     applications = _applications(merged, role, problems)
     flat = {name: value for name, value in merged.items() if name in FIELDS}
@@ -135,6 +138,15 @@ def _unknown(name: str, known: Iterable[str]) -> str:
     shown = name if re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", name) else "(unprintable name)"
     near = _near(name.upper(), known)
     return f"{shown}: there is no such setting" + (f"; did you mean {near}?" if near else "")
+
+
+def _is_slip(name: str, given: Mapping[str, Any]) -> bool:
+    """Whether a name that begins with SVC_, as others' may, is one of ours that was mistyped: one that looks like it,
+    and is not `given` itself. SVC_APP_ID_STAGING is no SVC_APP_ID; who lists the applications needs none of them."""
+    if not name.startswith("SVC_") or name in KNOWN or APPLICATIONS in given:
+        return False
+    near = difflib.get_close_matches(name, [one for one in KNOWN if one.startswith("SVC_")], n=1, cutoff=SLIP)
+    return bool(near) and not name.startswith(f"{near[0]}_") and not {near[0], f"{near[0]}_FILE"} & given.keys()
 
 
 def _near(name: str, known: Iterable[str]) -> str | None:

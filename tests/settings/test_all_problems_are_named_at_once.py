@@ -162,6 +162,35 @@ def test_a_name_is_like_another_by_what_is_its_own(name: str, meant: str | None)
     assert found == f"{name}: there is no such setting" + (f"; did you mean {meant}?" if meant else "")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SVC_BASEURL", "SVC_BASE_URL"),
+        ("SVC_BASE_URI", "SVC_BASE_URL"),
+        ("SVC_APPID", "SVC_APP_ID"),
+        ("SVC_APP_SECERT", "SVC_APP_SECRET"),
+        ("SVC_APP_SECRET_FIEL", "SVC_APP_SECRET_FILE"),
+    ],
+)
+def test_a_mistyped_name_of_the_service_is_told(name: str, meant: str) -> None:
+    """`dev` started the simulator, and `work` without an API."""
+    [found] = problems({name: "x"}, Role.DEV)
+    assert found == f"{name}: there is no such setting; did you mean {meant}?"
+
+
+def test_what_others_call_by_the_same_prefix_is_theirs(tmp_path: Path) -> None:
+    others = ("SVC_NAME", "SVC_REGION", "SVC_APP_DIR", "SVC_APP_ID_STAGING", "SVC_APP_SECRET_OLD", "SVC_HOST_PORT")
+    assert problems_for(dict.fromkeys(others, "x"), Role.DEV) == []
+    # Beside the right one nothing is missed.
+    beside = {"SVC_BASE_URL": "http://127.0.0.1:1", "SVC_APP_ID": "svc_app_a", "SVC_APP_SECRET": "svc_sk_live_a"}
+    assert problems_for(beside | {"SVC_BASE_URL2": "x", "SVC_APP_SECRETS": "x"}, Role.DEV) == [], (
+        "the right one is there"
+    )
+    path = tmp_path / "consumer.toml"
+    path.write_text('[CONSUMER_APPLICATIONS.default]\nbase_url = "http://127.0.0.1:1"\n')
+    assert problems_for({"CONSUMER_CONFIG": str(path), "SVC_API_ID": "x"}, Role.OPERATE) == []
+
+
 @pytest.mark.parametrize("content", [b"CONSUMER_API_TOKEN = hush", b"\xff\xfe"])
 def test_a_file_that_is_not_toml_is_reported_without_its_text(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "consumer.toml"
