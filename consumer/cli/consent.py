@@ -11,6 +11,8 @@ import typer
 from consumer.errors import UsageError
 
 ACTOR_MAX_CHARS = 60
+RUNBOOKS, DOTS = "TEXT", "….'\"` "
+"""What runbooks and messages print where a reason goes."""
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Reason = Annotated[str, typer.Option(help="Why; kept in the audit trail.")]
@@ -27,10 +29,19 @@ def consent(question: str, *, yes: bool) -> None:
 
 
 def checked_reason(reason: str) -> str:
-    """The reason, which must say something. Raises UsageError."""
-    if not reason.strip():
+    """The reason, which must say something: what a message or a runbook prints in its place would stand in the audit
+    trail for ever. Raises UsageError."""
+    found = reason.strip()
+    if not found:
         raise UsageError("--reason must say why")
-    return reason.strip()
+    if found == RUNBOOKS or stands_in(found):
+        raise UsageError(f"--reason {found} is what stands in for your own words: say why, for the audit trail")
+    return found
+
+
+def stands_in(word: str) -> bool:
+    """Whether it is what messages print where an operator's own word goes, typed as it was printed."""
+    return bool(word) and not word.strip(DOTS)
 
 
 def actor() -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.cli.consent import checked_reason
 from consumer.console.belongings import of_customer, of_subscription, require_known
 from consumer.errors import UsageError
 from consumer.ledger.plans.candidates import PlanFilter
@@ -39,6 +40,8 @@ def check_words(
         raise UsageError(f"what is {status} runs again with --force only")
     if force and (handler is None or not (reason or "").strip()):
         raise UsageError("--force needs --handler and --reason")
+    if reason is not None and reason.strip():
+        checked_reason(reason)
     if new_effect_key and not force:
         raise UsageError("--new-effect-key goes with --force, --handler and --reason, also for what is dead")
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
+from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent, stands_in
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.console.operators.subjects import MARKED_PAID, require_known_order
@@ -77,4 +77,7 @@ def _pairs(given: list[str]) -> dict[str, str]:
     found = {name: value for name, _, value in pairs}
     if len(found) < len(pairs):
         raise UsageError("--set takes each name once")
+    for name, value in found.items():
+        if stands_in(value):
+            raise UsageError(f"--set {name}={value} is what stands in for the word itself")
     return found

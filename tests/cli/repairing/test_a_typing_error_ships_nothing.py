@@ -79,6 +79,21 @@ def test_a_reason_says_something(desk: Desk, words: tuple[str, ...]) -> None:
     told = desk.call(*words, "--reason", "  ")
     assert told.returncode == 2, told
     assert "--reason must say why" in told.stderr
+    for printed in ("…", "...", "'…'", "TEXT"):
+        told = desk.call(*words, "--reason", printed)
+        assert told.returncode == 2, told
+        [line] = told.stderr.splitlines()
+        assert line.startswith(f"error[usage]: --reason {printed} is what stands in for your own words: say why"), line
+    assert desk.ask("audit", "list")["entries"] == []
+
+
+def test_a_placeholder_is_no_reason_of_a_plan_and_no_customer(desk: Desk) -> None:
+    desk.call("db", "upgrade")
+    forced = desk.call("replay", "plan", "--force", "--handler", "shop:ship", "--reason", "…")
+    assert "error[usage]: --reason … is what stands in for your own words" in forced.stderr
+    words = ("say", "access.customer_attached", "S1", "--set", "customer=…", "--reason", "seen at the service", "--yes")
+    attached = desk.call(*words)
+    assert "error[usage]: --set customer=… is what stands in for the word itself" in attached.stderr
 
 
 @pytest.mark.parametrize("words", [("events", "list"), ("dead", "list"), ("replay", "plan")])
