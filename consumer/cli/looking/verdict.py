@@ -262,6 +262,10 @@ def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
             return "; " + ", ".join(f"`{replay_command(one, since=waiting.oldest_at)}`" for one in shippers)
         case "no_handler":
             return f"; install a handler of {REQUESTED}, then `consumer replay plan --handler NAME`"
+        case "retrying" | "parked":
+            elsewhere = "" if waiting.application == "default" else f" --application {waiting.application}"
+            listed = f"`consumer events list --status {waiting.reason}{elsewhere}` names them"
+            return f"; {listed}, `consumer explain order ID` why one waits, and until when"
         case _:
             return ""
 

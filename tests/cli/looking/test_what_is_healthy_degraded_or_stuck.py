@@ -295,6 +295,14 @@ def test_paid_orders_that_wait_are_stuck_unless_they_wait_for_a_decision(reason:
     assert judge(WELL, unfulfilled=[replace(waiting, oldest_at=NOW - timedelta(minutes=4))]) == []
 
 
+# case: O5
+@pytest.mark.parametrize(("application", "words"), [("default", "retrying`"), ("shop", "retrying --application shop`")])
+def test_of_what_is_tried_again_it_says_how_to_see_which_and_why(application: str, words: str) -> None:
+    waiting = Waiting(application=application, reason="retrying", count=2, oldest_at=NOW - timedelta(minutes=6))
+    [finding] = judge(WELL, unfulfilled=[waiting])
+    assert f"`consumer events list --status {words} names them, `consumer explain order ID` why" in finding.text
+
+
 # case: O5, R2
 def test_what_a_new_handler_missed_is_told_at_once_with_the_command() -> None:
     waiting = Waiting(application="default", reason="no_handler", count=2, oldest_at=NOW - timedelta(seconds=2))
