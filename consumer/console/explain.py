@@ -247,6 +247,8 @@ async def _waiting(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> 
     for row in runs:
         entry = {"at": row["next_at"], "code": f"run.{row['status']}", "by": row["handler"]}
         entry["event_id"] = row["event_id"]
+        if row["status"] == RunStatus.DEAD:
+            entry["died_at"] = row["updated_at"]
         failure = await _failure(session, row)
         is_in_trouble = failure or row["handler"] in kept or row["status"] == RunStatus.DEAD
         told = runbooks.get(row["handler"]) if is_in_trouble else None

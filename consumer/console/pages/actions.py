@@ -11,6 +11,7 @@ from typing import Any, Final
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.console.mentions import SUBJECTS
 from consumer.console.operators.pausing import set_paused
 from consumer.console.operators.quarantined import throw_away as dropped
 from consumer.console.operators.vocabulary import REASON_MAX_CHARS
@@ -163,7 +164,10 @@ def _seen(act: Act) -> datetime:
 
 
 def _back(act: Act) -> str:
-    event = act.may("event")
+    """To the page where the button is: a subject's, an event's, or the list."""
+    event, kind, id_ = act.may("event"), act.may("kind"), act.may("id")
+    if kind in SUBJECTS and id_ is not None:
+        return link(kind, id=id_, application=act.may("application"))
     return link("dead") if event is None else link("event", id=event, application=act.may("application"))
 
 

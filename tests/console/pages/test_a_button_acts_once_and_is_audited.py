@@ -97,6 +97,24 @@ async def test_what_was_given_up_is_taken_back(sqlite_ledger: Database, pages: P
     assert await statuses(sqlite_ledger) == ["dead", "dead", "dead"]
 
 
+async def test_what_is_dead_of_an_order_is_tried_again_where_it_is_explained(
+    sqlite_ledger: Database, projections: Projections, pages: Pages
+) -> None:
+    # case: R10
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START))
+    run = replace(facts.run(1, status=RunStatus.DEAD, blocking=True), key="order:A1")
+    async with sqlite_ledger.transaction() as session:
+        await runs.add(session, [run], facts.NOW)
+    (form,) = forms(await text(pages, "/console/order?id=A1"), "Try again")
+    assert (await press(pages, "redrive", **form))[0] == 400, "without a reason"
+    assert await press(pages, "redrive", **form, reason="mended") == (303, "/console/order?id=A1&done=redriven")
+    assert await press(pages, "redrive", **form, reason="mended") == (303, "/console/order?id=A1&done=nothing")
+    assert forms(await text(pages, "/console/order?id=A1"), "Try again") == []
+    assert ("operator:console", "dead.redrive", "mended") in {
+        (actor, action, reason) for actor, action, _, reason in await entries(sqlite_ledger)
+    }
+
+
 async def test_a_handler_is_paused_and_goes_on(sqlite_ledger: Database, pages: Pages) -> None:
     # case: H9
     async with sqlite_ledger.transaction() as session:
