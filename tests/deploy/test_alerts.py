@@ -409,6 +409,13 @@ def test_every_alert_has_a_summary_a_severity_and_a_runbook_that_tells_of_it() -
     assert {f"deploy/runbooks/{path.name}" for path in RUNBOOKS.glob("*.md")} == used
 
 
+@pytest.mark.parametrize("alert", ["ConsumerDeadRuns", "ConsumerHandlerPaused", "ConsumerHandlerWaiting"])
+def test_of_a_handler_that_fails_the_alert_leads_to_what_its_author_says(alert: str) -> None:
+    """A label of it would be one more series a word; the command has it from the ledger."""
+    [rule] = [one for one in ALERTS if one["alert"] == alert]
+    assert re.search(r"`consumer (dead|handlers) list` says .*the runbook of its author", rule["annotations"]["summary"])
+
+
 def test_every_code_of_status_has_an_alert_or_a_reason_why_not() -> None:
     table = (CHECKOUT / "deploy/findings.md").read_text().partition("\n\nStart with")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")][2:]
