@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from consumer.plugin import Context, Event, FulfilmentRequested, RetryLater, handles
 
 ASK_AGAIN_S = 60
+# What whoever is on call reads beside a failed run: your words, one line, or an https address.
+RUNBOOK = "Does the warehouse answer at the handler's url? Mend that, then redrive: by the same key it ships once."
 
 
 class Options(BaseModel):
@@ -23,7 +25,7 @@ class Options(BaseModel):
 OPTIONS = Options
 
 
-@handles("fulfilment.requested", name="template:ship", attempts=8, timeout_s=30)
+@handles("fulfilment.requested", name="template:ship", attempts=8, timeout_s=30, runbook=RUNBOOK)
 async def ship(event: Event[FulfilmentRequested], ctx: Context) -> None:
     """Tell the warehouse at `ctx.options.url`; until there is one the order waits: to return would say "shipped"."""
     options: Options = ctx.options

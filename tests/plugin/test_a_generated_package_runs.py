@@ -34,6 +34,12 @@ def python(tmp_path: Path) -> str:
     return make_environment(tmp_path / "environment")
 
 
+def test_it_shows_where_a_word_to_whoever_is_on_call_goes(tmp_path: Path) -> None:
+    write_package(NAME, tmp_path, consumer=ELSEWHERE)
+    handler = (tmp_path / NAME / PLUGIN / "handler.py").read_text()
+    assert f'name="{PLUGIN}:ship", attempts=8, timeout_s=30, runbook=RUNBOOK)' in handler
+
+
 # case: H11
 @pytest.mark.slow
 async def test_written_installed_tested_checked_and_run(tmp_path: Path, python: str) -> None:
