@@ -413,7 +413,8 @@ def test_every_alert_has_a_summary_a_severity_and_a_runbook_that_tells_of_it() -
 def test_of_a_handler_that_fails_the_alert_leads_to_what_its_author_says(alert: str) -> None:
     """A label of it would be one more series a word; the command has it from the ledger."""
     [rule] = [one for one in ALERTS if one["alert"] == alert]
-    assert re.search(r"`consumer (dead|handlers) list` says .*the runbook of its author", rule["annotations"]["summary"])
+    told = rule["annotations"]["summary"]
+    assert re.search(r"`consumer (dead|handlers) list` says .*the runbook of its author", told)
 
 
 def test_every_code_of_status_has_an_alert_or_a_reason_why_not() -> None:
