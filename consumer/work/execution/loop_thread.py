@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import aiohttp
 import structlog
@@ -45,7 +45,8 @@ class Descendant(asyncio.Task[T]):
 
     def __init__(self, work: Work[T], **named: Any) -> None:
         self.root = _root.get()
-        super().__init__(work, **named)
+        # A loop's task factory is declared for generators, too; from Python 3.14 on a task is not.
+        super().__init__(cast(Coroutine[Any, Any, T], work), **named)
 
 
 class _Selector(selectors.DefaultSelector):
