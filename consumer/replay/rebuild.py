@@ -7,7 +7,7 @@ handled, and what they emitted then is a fact:
 
 - nothing goes out: no derived event, no read, no note;
 - a run whose handler notes its changes and noted none changes nothing now: a clock that was off has put it in the
-  wrong place;
+  wrong place; one from before the trail begins is refused, as nobody knows what it changed;
 - an order whose fulfilment was requested by a run is requested after it;
 - anything else that is emitted now and was not then, or the other way round, is a difference: all is undone.
 """
@@ -120,7 +120,7 @@ class Rebuild:
         """A few steps at once, as memory is meant to hold; what is to come is read beside, in its order."""
         names = tuple(self._handlers)
         await past.require_bodies(session, application, names)
-        play = _Play(session, self, has_trail=await past.has_notes(session, application, names))
+        play = _Play(session, self, noted_since=await past.noted_since(session, application, names))
         async with self._database.reading() as beside:
             ran = self._ran(past.handled(beside, application, names, noted=True), application)
             spoken = _spoken(past.spoken(beside, application, self._at_once), application)
@@ -179,9 +179,9 @@ class Rebuild:
 class _Play:
     """The steps, one after the other, held against what was emitted then."""
 
-    def __init__(self, session: AsyncSession, rebuild: Rebuild, *, has_trail: bool) -> None:
+    def __init__(self, session: AsyncSession, rebuild: Rebuild, *, noted_since: datetime | None) -> None:
         self._session = session
-        self._has_trail = has_trail
+        self._noted_since = noted_since
         self._rebuild = rebuild
         self.told = Told(session)
 
@@ -208,10 +208,11 @@ class _Play:
         untold = await self.told.without({one.id for one in ctx.emissions} - ids_then)
         news = [one for one in ctx.emissions if one.id in untold]
         if step.place is None and ctx.notes:
-            if not self._has_trail:
+            if self._noted_since is None or step.at < self._noted_since:
                 raise RebuildDiffers(
-                    f"{handler.name} changes something on {step.event_id}, and the ledger has no trail of any change: "
-                    "fill a new database with the archives and the `audit export`, in one `events import --missing`"
+                    f"{handler.name} changes something on {step.event_id}, and the ledger has no trail of what was "
+                    "changed then: fill a new database with the archives and the `audit export`, in one "
+                    "`events import --missing`"
                 )
             await savepoint.rollback()  # then it found something else, and left it as it was
             return

@@ -23,10 +23,11 @@ from consumer.ledger.plans import plans
 from consumer.ledger.tables import AuditRow, ReadRow
 from consumer.sync.backfill.cutover import Began
 from consumer.work.registry import handlers_of
-from tests.access.test_rebuild import OURS
+from tests.access.test_rebuild import OURS, PLUGINS
 from tests.archive.old_shop import EVENTS, OUTBOX, RUNS, decisions, opened, rows
 from tests.contract.ledger.facts import NOW, event
 from tests.support.desk import Desk
+from tests.support.handling.live import Live
 from tests.support.handling.projections import said
 
 AUDIT = AuditRow.__table__
@@ -231,9 +232,18 @@ async def test_without_the_trail_nothing_is_derived(sqlite_ledger: Database, tmp
         await schema.upgrade(database)
         archives = [one for one in files if not one.endswith("trail.jsonl")]
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *archives)
-        said = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift", code=1)
-        assert "rebuild_differs" in said
-        assert "audit export" in said
+        refused = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift", code=1)
+        assert "rebuild_differs" in refused
+        assert "audit export" in refused
+
+        # Worked on all the same it has a trail, of what came since: of what was before that says nothing.
+        live = Live(database, PLUGINS, application="default")
+        live.clock.advance(500 * 86400)
+        await live.arrive(said("order.paid", "evt_since", order_id="since", amount="9"))
+        await live.close()
+        assert await rows(database, AUDIT)
+        refused = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift", code=1)
+        assert "no trail of what was changed then" in refused
     finally:
         await database.stop()
 

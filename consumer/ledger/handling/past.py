@@ -69,11 +69,13 @@ async def require_bodies(session: AsyncSession, application: str, handlers: Coll
         raise BodiesArchived(files=len(archives), first=archives[0], last=archives[-1])
 
 
-async def has_notes(session: AsyncSession, application: str, handlers: Collection[str]) -> bool:
-    """Whether any of these runs is known to have changed anything."""
-    first = _first_notes(application)
-    wanted = select(first.c.place).join(_RUNS, _of_run(first)).where(*_succeeded(application, handlers))
-    return await session.scalar(wanted.limit(1)) is not None
+async def noted_since(session: AsyncSession, application: str, handlers: Collection[str]) -> datetime | None:
+    """Since when it is known what these handlers changed; None when of no change. In a database that was filled without
+    its trail that is since it is worked on, and not since its oldest run."""
+    names = sorted({name[:ACTOR_CHARS] for name in handlers})
+    mine = (_AUDIT.c.application == application, _AUDIT.c.reason.is_not(None), _AUDIT.c.actor.in_(names))
+    found: datetime | None = await session.scalar(select(func.min(_AUDIT.c.at)).where(*mine))
+    return found
 
 
 async def spoken(session: AsyncSession, application: str, words: Collection[tuple[str, str]]) -> AsyncIterator[Note]:
