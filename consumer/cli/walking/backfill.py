@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,7 +47,7 @@ def backfill(
         Path | None, typer.Option(help="Check a certificate: its digest, its sums, its verdict. Asks nobody.")
     ] = None,
     application: Application = None,
-    reason: Annotated[str, typer.Option(help="With --seed: why; kept in the audit trail. A dry run needs none.")] = "",
+    reason: Annotated[str, typer.Option(help="Why; kept in the audit trail. --seed wants it, a dry run none.")] = "",
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -65,8 +66,9 @@ def backfill(
         raise typer.Exit(run(certify(CertificateFile(certificate), begin, end or now, application, output)))
     if end is not None and not seed:
         raise UsageError("--until goes with --certificate or --seed: a walk always goes up to now")
-    if seed and not dry_run:
+    if reason or (seed and not dry_run):
         reason = checked_reason(reason)
+    if seed and not dry_run:
         consent("archive what the ledger lacks as history, so that no handler ever acts on it?", yes=yes)
     options = BackfillOptions(full=full, since=begin, until=end, seed=seed, dry_run=dry_run)
     raise typer.Exit(run(_backfill(options, application, output, reason, yes=yes)))
@@ -94,10 +96,12 @@ async def _backfill(
     async with open_syncing(
         settings, application=application, publishes=not options.dry_run, command=command
     ) as syncing:
-        await _consent_to_history(syncing, options, yes=yes)
+        acted_on = await _consent_to_history(syncing, options, yes=yes)
+        archives = options.seed and not options.dry_run
 
         async def walk(one: ApplicationSync) -> dict[str, Any]:
-            found, predicted_s = await _walk(one, options, syncing, lease_s, reason)
+            done = "history.acted_on" if one.app.name in acted_on else "history.archived" if archives else None
+            found, predicted_s = await _walk(one, options, syncing, lease_s, done, reason)
             if isinstance(found, Led):
                 output.line(f"{one.app.name}: {found.line()}")
                 return {"application": one.app.name, "another_leads": True, "led_by": found.by}
@@ -110,11 +114,11 @@ async def _backfill(
     return told(failures, walked=bool(walks))
 
 
-async def _consent_to_history(syncing: Syncing, options: BackfillOptions, *, yes: bool) -> None:
+async def _consent_to_history(syncing: Syncing, options: BackfillOptions, *, yes: bool) -> Collection[str]:
     """Ask before history that was left alone is acted on: what was fulfilled elsewhere would be fulfilled again (case
-    B30). Raises as `consent`, and LedgerError."""
+    B30). Returns the applications whose history that is. Raises as `consent`, and LedgerError."""
     if options.seed or options.dry_run or options.reads_bookmark:
-        return
+        return ()
     left: dict[str, int] = {}
     for name, one in syncing.applications.items():
         floor = await one.backfill.first_walk.floor()
@@ -125,6 +129,7 @@ async def _consent_to_history(syncing: Syncing, options: BackfillOptions, *, yes
     if left:
         told = ", ".join(f"{name}: at least {count}" for name, count in left.items())
         consent(f"act on events from before the first walk, which were left alone ({told})?", yes=yes)
+    return left.keys()
 
 
 def say_unread(syncing: Syncing, output: Output) -> None:
@@ -134,11 +139,13 @@ def say_unread(syncing: Syncing, output: Output) -> None:
 
 
 async def _walk(
-    one: ApplicationSync, options: BackfillOptions, syncing: Syncing, lease_s: float, reason: str
+    one: ApplicationSync, options: BackfillOptions, syncing: Syncing, lease_s: float, done: str | None, reason: str
 ) -> tuple[BackfillReport | Led, float | None]:
+    """`done`: what the audit trail says of it."""
+
     async def begins() -> None:
-        if options.seed and not options.dry_run:
-            await _note(syncing, one.app.name, options, reason)
+        if done is not None:
+            await _note(syncing, one.app.name, options, done, reason)
 
     page_s = await one.app.api.predict_s(PREDICT_PAGES) / PREDICT_PAGES
     with ProgressBar(one.app.name, page_s) as bar:
@@ -153,13 +160,14 @@ async def _walk(
         return await wait.done(), bar.first_prediction_s
 
 
-async def _note(syncing: Syncing, application: str, options: BackfillOptions, reason: str) -> None:
-    """Who decided that no handler ever acts on what is older. Before it begins: it may be killed in the middle."""
+async def _note(syncing: Syncing, application: str, options: BackfillOptions, action: str, reason: str) -> None:
+    """Who decided that no handler ever acts on what is older, or that they do. Before it begins: it may be killed in
+    the middle."""
     given = {"full": options.full, "since": options.since, "until": options.until}
     async with syncing.database.transaction() as session:
         audit.note(
-            session, at=await shared_time(session), application=application, actor=actor(), action="history.archived",
-            subject=f"application:{application}", after=orjson.dumps(given).decode(), reason=reason,
+            session, at=await shared_time(session), application=application, actor=actor(), action=action,
+            subject=f"application:{application}", after=orjson.dumps(given).decode(), reason=reason or None,
         )  # fmt: skip
 
 

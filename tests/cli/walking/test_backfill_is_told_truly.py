@@ -97,9 +97,20 @@ async def test_history_that_was_left_alone_is_acted_on_with_consent_only(shop: S
     for words in (("--full",), ("--since", "7d")):
         asked = await shop.call("backfill", *words)
         assert (asked.returncode, asked.stderr[:12], asked.stdout) == (2, "error[usage]", "")
-    for words in (("--full", "--dry-run"), ("--since", "1h"), ("--full", "--yes"), ("--full",)):
+    why = ("--reason", "nobody sold before us")
+    for words in (("--full", "--dry-run"), ("--since", "1h")):
         done = await shop.call("backfill", *words)
         assert done.returncode == 0, (words, done.stderr)
+    assert await noted(shop) == [], "it acted on none of it"
+    for words in (("--full", "--yes", *why), ("--full",)):
+        done = await shop.call("backfill", *words)
+        assert done.returncode == 0, (words, done.stderr)
+    assert await noted(shop) == [("history.acted_on", "application:default", why[1])], "who decided that, and why"
+
+
+async def noted(shop: Shop) -> list[tuple[str, str, str | None]]:
+    entries = json.loads((await shop.call("audit", "list", "--json")).stdout)["entries"]
+    return [(one["action"], one["subject"], one["reason"]) for one in entries]
 
 
 async def _certified(shop: Shop, file: Path, *more: str) -> Called:
