@@ -3,7 +3,8 @@
 SQLite goes on with a file that was moved or removed, and so it does with the two that lie beside it, the write-ahead
 file and its index: whoever connects after one of them was removed knows nothing of what is in the old one, or of who
 writes. So who writes looks, once he has the lock, whether all three are those that he opened. If not, what is in them
-goes into the file itself, and all connections are made anew.
+goes into the file itself, and all connections are made anew. Who comes waits until nobody is left in removed ones: what
+he would write beside them is lost, or the file is broken.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from pathlib import Path
 TRY_AGAIN_S = 0.005
 WAL, SHM = "-wal", "-shm"
 OPEN_FILES = Path("/dev/fd")
+LOCKS = Path("/proc/locks")
+PROCESSES = Path("/proc")
+LOCK_FIELDS = 8
+"""Of a line of it: number, kind, how, what for, process, file, first byte, last byte. One who waits has one more."""
 
 
 def make(path: Path) -> None:
@@ -54,11 +59,69 @@ def use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL").close()
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").close()  # beside a new file this makes the two
             return
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
                 raise
         time.sleep(TRY_AGAIN_S)
+
+
+def entered(
+    path: str, connect: Callable[[], sqlite3.Connection], timeout_s: float
+) -> tuple[sqlite3.Connection, Files]:
+    """A connection of a process that has none to this file yet, and the files it is of: those that lie there, and that
+    all others use. Whoever is left in removed ones finds out within seconds, and leaves. Raises sqlite3.Error."""
+    until = time.monotonic() + timeout_s
+    while True:
+        if not _are_others_elsewhere(path):
+            connection, files = connect(), Files(path)
+            if files.are_in_use() and not _are_others_elsewhere(path):
+                return connection, files
+            connection.close()
+            files.let_go()
+        if time.monotonic() >= until:
+            raise _LeftBehind
+        time.sleep(TRY_AGAIN_S)
+
+
+class _LeftBehind(sqlite3.OperationalError):
+    """As SQLite says that a file is locked."""
+
+    sqlite_errorcode = sqlite3.SQLITE_BUSY
+    sqlite_errorname = "SQLITE_BUSY"
+
+    def __init__(self) -> None:
+        super().__init__("database is locked: somebody still has removed files open that lay beside it")
+
+
+def _are_others_elsewhere(path: str) -> bool:
+    """Whether another process uses the file, and not both that lie beside it. False where nobody can tell: of other
+    users' processes, of those in another container, and where there is no `/proc`."""
+    beside = {_identity(path + WAL), _identity(path + SHM)}
+    return any(None in beside or not beside <= (_open_in(one) or beside) for one in _others_in(path))
+
+
+def _others_in(path: str) -> set[int]:
+    """Other processes that hold a lock on the file, as each connection in WAL mode does for as long as it is open."""
+    file = _identity(path)
+    if file is None:
+        return set()
+    name = f"{os.major(file[0]):02x}:{os.minor(file[0]):02x}:{file[1]}"
+    try:
+        held = [line.split() for line in LOCKS.read_text().splitlines()]
+    except OSError:
+        return set()
+    return {int(one[4]) for one in held if len(one) == LOCK_FIELDS and one[5] == name} - {os.getpid()}
+
+
+def _open_in(process: int) -> set[tuple[int, int] | None]:
+    """What a process has open; empty where that is not told."""
+    descriptors = PROCESSES / str(process) / "fd"
+    try:
+        return {_identity(str(descriptors / name)) for name in os.listdir(descriptors)}  # noqa: PTH208 - names
+    except OSError:
+        return set()
 
 
 class Files:
@@ -100,14 +163,14 @@ class Files:
         return found == self._identities
 
     def are_in_use(self) -> bool:
-        """Whether this process has the index open that lies there. All its connections to a file share one: a new one
-        gets the removed index as long as an old one is open. True where nobody can tell."""
-        index = _identity(self.path + SHM)
+        """Whether this process has both open that lie there: they may have gone since it opened them. All its
+        connections to a file share one index: a new one gets the removed one as long as an old one is open. True where
+        nobody can tell."""
         try:
             held = {_identity(str(OPEN_FILES / name)) for name in os.listdir(OPEN_FILES)}  # noqa: PTH208 - names
         except OSError:
             return True
-        return index is not None and index in held
+        return None not in self._identities and held.issuperset(self._identities)
 
     def _is_folded(self) -> bool:
         """Whether another process was here before, and goes on in new ones: where only one of the two is gone, what is

@@ -186,13 +186,13 @@ class Connection(aiosqlite.Connection):
 
     def opened(self, database: str, **given: Any) -> sqlite3.Connection:
         """Open the file; it is the one that this connection is of. Raises sqlite3.Error."""
-        if database != NOWHERE:
-            _await_those_before(database)
-        opened = _opened(database, **given)
-        if database != NOWHERE:
-            self._file = sqlite_file.Files(database)
-            with _OPEN_LOCK:
-                _OPEN.add(self)
+        if database == NOWHERE:
+            return _opened(database, **given)
+        _await_those_before(database)
+        opened, self._file = _entered(database, **given)
+        with _OPEN_LOCK:
+            _OPEN.add(self)
+            _ENTERED.add(database)
         return opened
 
     async def close(self) -> None:
@@ -229,6 +229,8 @@ class Connection(aiosqlite.Connection):
 
 
 _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
+_ENTERED: set[str] = set()
+"""Files that this process has had open: where it finds them moved, it has seen to what was in them, and goes on."""
 _OPEN_LOCK = Lock()
 
 
@@ -272,6 +274,20 @@ def _served(statements: Any) -> None:
     open the file, or was broken off, is over before its thread is."""
     with suppress(RuntimeError):
         _connection_worker_thread(statements)
+
+
+def _entered(database: str, *, timeout: float, **given: Any) -> tuple[sqlite3.Connection, sqlite_file.Files]:
+    def connect() -> sqlite3.Connection:
+        return _opened(database, timeout=timeout, **given)
+
+    if database not in _ENTERED:
+        return sqlite_file.entered(database, connect, timeout)
+    opened, files = connect(), sqlite_file.Files(database)
+    if not files.are_in_use():
+        opened.close()
+        files.let_go()
+        raise FileMoved
+    return opened, files
 
 
 def _opened(database: str, *, timeout: float, **given: Any) -> sqlite3.Connection:

@@ -119,7 +119,7 @@ class LogFile:
     async def open(self) -> None:
         """Open or create the file. Raises BrokerUnavailable, LogCorrupt, LogIncompatible."""
         loop = asyncio.get_running_loop()
-        self._writer = await loop.run_in_executor(self._writing, self._connect_to_write)
+        self._writer = await loop.run_in_executor(self._writing, self._enter)
         self._reader = await loop.run_in_executor(self._reading, self._connect)
 
     async def close(self, timeout_s: float) -> None:
@@ -325,8 +325,11 @@ class LogFile:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
-        found = self._connect_to_write()
-        if self._files is None or not self._files.are_in_use():
+        found = self._connect()
+        if self._files is not None:
+            self._files.let_go()
+        self._files = sqlite_file.Files(str(self.path))
+        if not self._files.are_in_use():
             found.close()
             raise BrokerUnavailable("somebody here still has the log's removed files open", path=str(self.path))
         return found
@@ -350,11 +353,11 @@ class LogFile:
         LOG.error("log_files_moved", path=str(self.path))
         raise BrokerUnavailable("what lay beside the log was moved: it is opened anew", path=str(self.path))
 
-    def _connect_to_write(self) -> sqlite3.Connection:
-        found = self._connect()
-        if self._files is not None:
-            self._files.let_go()
-        self._files = sqlite_file.Files(str(self.path))
+    def _enter(self) -> sqlite3.Connection:
+        try:
+            found, self._files = sqlite_file.entered(str(self.path), self._connect, BUSY_TIMEOUT_S)
+        except sqlite3.Error as error:
+            raise as_broker_error(error, self.path) from error
         return found
 
     def _connect(self) -> sqlite3.Connection:
