@@ -47,13 +47,20 @@ _LOCKED = Cause(errors.LedgerLocked, "find who holds the lock: a backup, a shell
 _CLOSED = Cause(
     errors.LedgerNotOpened, "check path and permissions of the file and its folder, for the user of the role"
 )
+INPUT_OUTPUT: Final = "SQLITE_IOERR"
+_DISK = (
+    "see in the kernel's log what fails: the disk, its mount, a quota; it goes on by itself when that is mended, "
+    "else move the files to another disk"
+)
+_FAILING = Cause(errors.LedgerDiskFailing, _DISK)
 _CORRUPT = Cause(
     errors.LedgerCorrupt,
-    "restore the ledger from a backup (a file: without the old `-wal`), then `consumer backfill --since` its time",
+    "see in the kernel's log whether the disk can be read; if it can, restore the ledger from a backup "
+    "(a file: without the old `-wal`), then `consumer backfill --since` its time",
 )
 _AWAY = Cause(
     errors.LedgerUnavailable,
-    "see whether the server runs and the network lets us to it; of a file: whether its disk takes writes",
+    "see whether the server runs and the network lets us to it; of a file: whether its disk answers",
 )
 
 SAID_CHARS: Final = 200
@@ -82,12 +89,14 @@ SQLSTATES: Final[Mapping[str, Cause]] = {
     "57014": Cause(errors.StatementCancelled, "raise the server's statement_timeout, or unset it for this user"),
     "57P01": _SERVER,
     "57P03": _SERVER,
+    "58030": _FAILING,
     "XX001": _CORRUPT,
     "XX002": _CORRUPT,
     LOST: _AWAY,
 }
 SQLITE: Final[Mapping[str, Cause]] = {
     "SQLITE_FULL": _FULL,
+    INPUT_OUTPUT: _FAILING,
     "SQLITE_READONLY": _READ_ONLY,
     "SQLITE_BUSY": _LOCKED,
     "SQLITE_LOCKED": _LOCKED,
@@ -96,13 +105,18 @@ SQLITE: Final[Mapping[str, Cause]] = {
     "SQLITE_CORRUPT": _CORRUPT,
     "SQLITE_NOTADB": _CORRUPT,
 }
-_LOG_CORRUPT = Cause(errors.LogCorrupt, "stop the roles, move the file away, start them; then `consumer reconcile`")
+_LOG_CORRUPT = Cause(
+    errors.LogCorrupt,
+    "see in the kernel's log whether the disk can be read; if it can, stop the roles, move the file away, start them; "
+    "then `consumer reconcile`",
+)
 _LOG_CLOSED = Cause(
     errors.LogNotOpened, "check path and permissions of the file and its folder, for the user of the role"
 )
 _LOG_LOCKED = Cause(errors.LogLocked, "find which process holds the file: a backup, a shell")
 SQLITE_LOG: Final[Mapping[str, Cause]] = {
     "SQLITE_FULL": Cause(errors.LogDiskFull, "make room on the log's disk; nothing needs a restart"),
+    INPUT_OUTPUT: Cause(errors.LogDiskFailing, _DISK),
     "SQLITE_READONLY": Cause(errors.LogReadOnly, "make the file and its folder writable for the user of the role"),
     "SQLITE_BUSY": _LOG_LOCKED,
     "SQLITE_LOCKED": _LOG_LOCKED,
@@ -115,11 +129,13 @@ _MOUNT = "see in the kernel's log whether the disk failed, mount it writable, th
 READ_ONLY_DISK: Final[Mapping[type[ConsumerError], Cause]] = {
     errors.LedgerNotOpened: Cause(errors.LedgerDiskReadOnly, _MOUNT),
     errors.LedgerReadOnly: Cause(errors.LedgerDiskReadOnly, _MOUNT),
+    errors.LedgerDiskFailing: Cause(errors.LedgerDiskReadOnly, _MOUNT),
     errors.LogNotOpened: Cause(errors.LogDiskReadOnly, _MOUNT),
     errors.LogReadOnly: Cause(errors.LogDiskReadOnly, _MOUNT),
+    errors.LogDiskFailing: Cause(errors.LogDiskReadOnly, _MOUNT),
 }
-"""What SQLite says of a file on a disk that is mounted read-only: it can make none of its own beside it."""
-INPUT_OUTPUT: Final = "SQLITE_IOERR"
+"""What SQLite says of a file on a disk that is mounted read-only: it can make none of its own beside it, or, where it
+became so since, write to none."""
 BESIDE_BYTES: Final = 64 * 1024
 """Less room than what SQLite lays beside a file that is opened: the index of its write-ahead file."""
 LOG_INCOMPATIBLE: Final = Cause(

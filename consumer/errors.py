@@ -222,6 +222,12 @@ class LedgerDiskReadOnly(LedgerUnavailable):
     code = "ledger_disk_read_only"
 
 
+class LedgerDiskFailing(LedgerUnavailable):
+    """The database's disk answers with an I/O error."""
+
+    code = "ledger_disk_failing"
+
+
 class LedgerLocked(LedgerUnavailable):
     """Somebody else holds the database's lock."""
 
@@ -497,6 +503,12 @@ class LogDiskReadOnly(BrokerUnavailable):
     """The disk of the log's file is mounted read-only."""
 
     code = "log_disk_read_only"
+
+
+class LogDiskFailing(BrokerUnavailable):
+    """The disk of the log's file answers with an I/O error."""
+
+    code = "log_disk_failing"
 
 
 class LogLocked(BrokerUnavailable):

@@ -136,6 +136,14 @@ async def test_a_full_disk(database: Database, server: StoppableServer, disk: Pa
     assert found == (errors.LedgerDiskFull, "53100")
 
 
+# case: O2
+# cause: 58030
+async def test_a_disk_that_answers_with_an_input_output_error(database: Database) -> None:
+    """It was told as a server that does not answer."""
+    copied = ("CREATE TABLE copied (x text)", "COPY copied FROM '/proc/self/mem'")  # Linux reads none at its first byte
+    assert await refused(database, *copied) == (errors.LedgerDiskFailing, "58030")
+
+
 # --- TLS ---------------------------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from consumer.ledger.engine import schema
 from tests.faults.server import PASSWORD, postgres
 from tests.support.ports import eventually
 from tests.support.postgres import StoppableServer, create_database, stoppable_server
+from tests.support.throttle import no_file_beyond
 
 
 async def refused(url: str, statement: str = "SELECT 1", *, create: bool = True) -> LedgerError:
@@ -101,6 +102,26 @@ async def test_damage_inside_the_file(tmp_path: Path) -> None:
     told = await refused(url, "SELECT sum(length(x)) FROM t")
     assert isinstance(told, errors.LedgerCorrupt)
     assert told.fields == {"state": "SQLITE_CORRUPT", "path": str(path)}
+
+
+# case: O2
+# cause: ledger SQLITE_IOERR
+async def test_a_disk_that_answers_with_an_input_output_error(tmp_path: Path) -> None:
+    """It was told as a server that does not answer."""
+    path = tmp_path / "ledger.db"
+    found = Database(f"sqlite+aiosqlite:///{path}")
+
+    async def write() -> None:
+        async with found.transaction() as session:
+            await session.execute(text("CREATE TABLE IF NOT EXISTS t (x)"))
+            await session.execute(text("INSERT INTO t VALUES (zeroblob(1000000))"))
+
+    with no_file_beyond(200_000), pytest.raises(errors.LedgerDiskFailing) as told:
+        await write()
+    assert told.value.fields == {"state": "SQLITE_IOERR_WRITE", "path": str(path)}
+    assert "kernel's log" in (cure_of(told.value.code) or "")
+    await write()
+    await found.stop()
 
 
 # cause: ledger SQLITE_LOCKED

@@ -10,8 +10,10 @@ import pytest
 
 from consumer.broker import EmbeddedBroker, TopicConfig
 from consumer.broker.embedded.file import LogFile
-from consumer.errors import BrokerError, LogLocked, LogNotOpened, LogReadOnly
+from consumer.causes import cure_of
+from consumer.errors import BrokerError, LogDiskFailing, LogLocked, LogNotOpened, LogReadOnly
 from tests.contract.broker.conftest import message
+from tests.support.throttle import no_file_beyond
 
 
 @pytest.fixture
@@ -39,6 +41,21 @@ async def test_a_file_that_takes_no_write(file: LogFile) -> None:
         connection.execute("DELETE FROM records")
 
     assert await refused(file, write) == (LogReadOnly, "SQLITE_READONLY")
+
+
+# case: I2
+# cause: log SQLITE_IOERR
+async def test_a_disk_that_answers_with_an_input_output_error(file: LogFile) -> None:
+    """It was told as a broker that is not available, without a cure."""
+
+    def write(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE IF NOT EXISTS large (x)")
+        connection.execute("INSERT INTO large VALUES (zeroblob(1000000))")
+
+    with no_file_beyond(200_000):
+        assert await refused(file, write) == (LogDiskFailing, "SQLITE_IOERR_WRITE")
+    assert "kernel's log" in (cure_of(LogDiskFailing.code) or "")
+    await file.write(write, timeout_s=5)
 
 
 # cause: log SQLITE_LOCKED
