@@ -67,9 +67,7 @@ def use_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
         time.sleep(TRY_AGAIN_S)
 
 
-def entered(
-    path: str, connect: Callable[[], sqlite3.Connection], timeout_s: float
-) -> tuple[sqlite3.Connection, Files]:
+def entered(path: str, connect: Callable[[], sqlite3.Connection], timeout_s: float) -> tuple[sqlite3.Connection, Files]:
     """A connection of a process that has none to this file yet, and the files it is of: those that lie there, and that
     all others use. Whoever is left in removed ones finds out within seconds, and leaves. Raises sqlite3.Error."""
     until = time.monotonic() + timeout_s
