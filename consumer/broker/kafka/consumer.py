@@ -73,6 +73,8 @@ async def open_consumer(
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
+        # Ours are in no transaction. `read_committed` would let a stranger's that hangs hold back what lies behind it.
+        isolation_level="read_uncommitted",
         partition_assignment_strategy=(RoundRobinPartitionAssignor,),
         rebalance_timeout_ms=int(rebalance_s * 1000),
         # A JoinGroup is answered only when every member has drained, so a request must be allowed that long.

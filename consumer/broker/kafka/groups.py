@@ -138,14 +138,15 @@ async def _group(admin: Any, reader: Any, group: str, topic: str, topic_id: str 
     stands = {spot: found.offset for spot, found in committed.items() if found.offset >= 0}
     behind = {spot: min(max(stands.get(spot, 0), begins[spot]), ends[spot]) for spot in spots}
     waiting = {spot: offset for spot, offset in behind.items() if offset < ends[spot]}
+    oldest_at, marks = await _oldest(reader, waiting, ends)
     return GroupReport(
         group=group,
         topic=topic,
         topic_id=topic_id,
         members=len(clients),
         clients=clients,
-        records=sum(ends[spot] - offset for spot, offset in waiting.items()),
-        oldest_at=await _oldest(reader, waiting),
+        records=sum(ends[spot] - offset for spot, offset in waiting.items() if spot not in marks),
+        oldest_at=oldest_at,
         beyond=any(offset > ends[spot] for spot, offset in stands.items()),
         lost=sum(max(0, begins[spot] - offset) for spot, offset in stands.items()),
         ends=tuple(ends[spot] for spot in sorted(spots)),
@@ -186,18 +187,25 @@ def _client_of(member: Sequence[Any]) -> str:
     return str(member[-4])
 
 
-async def _oldest(reader: Any, waiting: Mapping[TopicPartition, int]) -> datetime | None:
-    """When the oldest waiting record was stored, as far as it can be read in OLDEST_WITHIN_S."""
+async def _oldest(
+    reader: Any, waiting: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> tuple[datetime | None, frozenset[TopicPartition]]:
+    """When the oldest waiting record was stored, and where no record waits but the mark of somebody's transaction; as
+    far as it can be read in OLDEST_WITHIN_S."""
     if not waiting:
-        return None
+        return None, frozenset()
     reader.assign(list(waiting))
     for spot, offset in waiting.items():
         reader.seek(spot, offset)
-    unread, oldest = set(waiting), None
+    unread, marks, oldest = set(waiting), set[TopicPartition](), None
     until = time.monotonic() + OLDEST_WITHIN_S
     while unread and time.monotonic() < until:
         for spot, records in (await reader.getmany(timeout_ms=200, max_records=len(waiting))).items():
             if spot in unread and records:
                 unread.discard(spot)
                 oldest = min(filter(None, (oldest, stored_at(records[0].timestamp))), default=None)
-    return oldest
+        for spot in [*unread]:
+            if await reader.position(spot) >= ends[spot]:
+                unread.discard(spot)
+                marks.add(spot)
+    return oldest, frozenset(marks)

@@ -11,12 +11,15 @@ from typing import Any
 
 import certifi
 import pytest
+from aiokafka import AIOKafkaProducer
 from structlog.testing import capture_logs
 
 from consumer.broker.kafka import connection, consumer, member, publisher
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
 from consumer.broker.membership import Membership
 from consumer.clock import SystemClock
+from tests.contract.broker.conftest import Log, message, read, values
+from tests.support.kafka import KafkaServer
 from tests.support.ports import eventually
 
 
@@ -43,6 +46,42 @@ async def test_who_waits_for_its_end_is_not_cancelled_with_it() -> None:
     current = asyncio.current_task()
     assert current is not None
     assert not current.cancelling()
+
+
+# case: I10
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.parametrize("log", ["kafka"], indirect=True)
+async def test_a_strangers_transaction_that_hangs_holds_nobody_up_and_its_mark_waits_for_nobody(
+    log: Log, kafka_broker: KafkaServer
+) -> None:
+    """Whoever reads committed records only reads nothing that lies behind it."""
+    broker = await log.open()
+    topic, group = await log.topic(broker, partitions=1), log.group()
+    member = broker.subscribe([topic], group)
+    await member.start()
+    address = kafka_broker.url.removeprefix("kafka://")
+    stranger = AIOKafkaProducer(bootstrap_servers=address, transactional_id=topic)
+    await stranger.start()
+    await stranger.begin_transaction()
+    await stranger.send_and_wait(topic, b"theirs", partition=0)
+    await broker.publish(topic, message("ours"))
+    found = await read(member, 2)
+    assert values(found) == ["theirs", "ours"]
+    await member.commit({found[-1].partition: found[-1].offset + 1})
+    await stranger.abort_transaction()
+    await stranger.stop()
+
+    async def is_marked() -> bool:
+        [report] = await broker.look_at_groups({group: topic})
+        assert report.records == 0, "a mark is no record"
+        return report.ends[0] > found[-1].offset + 1
+
+    await eventually(is_marked, within_s=20, every_s=0.2)
+    await broker.publish(topic, message("later"))
+    [report] = await broker.look_at_groups({group: topic})
+    assert report.records > 0
+    assert values(await read(member, 1)) == ["later"]
 
 
 class Client:
