@@ -375,8 +375,9 @@ class Worker:
         round_number = 0
         while not stop.is_set():
             try:
-                await self._tidy(renew=round_number % RENEW_EVERY == 0)
-                self._untidy.over()
+                await self._tidy(renew=(renews := round_number % RENEW_EVERY == 0))
+                if renews:  # else little was written, if anything
+                    self._untidy.over()
             except LedgerError as error:
                 self._untidy.lasts(error)
             round_number += 1

@@ -74,7 +74,8 @@ class Relay:
                 self._waits.lasts(error)
                 await self._clock.sleep(RETRY_S)
                 continue
-            self._waits.over()
+            if self.leads:  # who neither leads nor has asked knows nothing of it
+                self._waits.over()
             if published < BATCH:
                 await self._wait()
         await self._step_down()
@@ -101,7 +102,10 @@ class Relay:
         if not self.leads and now_s - self._asked_s < FOLLOWS_S * 0.9:
             return False
         self._asked_s = now_s
-        return await self._tenure.take()
+        if await self._tenure.take():
+            return True
+        self._waits.over()
+        return False
 
     async def _mark(self, rows: Sequence[Row[Any]]) -> None:
         async with self._database.transaction() as session:

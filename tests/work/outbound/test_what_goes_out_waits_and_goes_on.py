@@ -260,6 +260,39 @@ async def test_the_relay_goes_on_at_once_with_a_full_lot_and_waits_a_while_when_
     assert not rounds.leads
 
 
+class Follower(Relay):
+    """It asks for a lease that a ledger which takes no write refuses, and at last gives to somebody else."""
+
+    def __init__(self, refusals: int) -> None:
+        self.clock, self.left, self.stop = DrivenClock(), refusals, asyncio.Event()
+        super().__init__(database=NOT_ASKED, broker=NOT_ASKED, topic="events", clock=self.clock, worker="w")
+        self._tenure = self  # type: ignore[assignment]  # what is asked of it
+
+    holds, left_s, lease_s = False, 0.0, 10.0
+
+    async def take(self) -> bool:
+        """As a Tenure does."""
+        self.left -= 1
+        if self.left >= 0:
+            raise LedgerUnavailable
+        self.stop.set()
+        return False
+
+    async def give_back(self) -> None: ...
+
+    async def _wait(self) -> None:
+        await self.clock.sleep(relay.FOLLOWS_S)
+
+
+async def test_a_follower_whose_ledger_takes_no_write_says_it_as_what_lasts() -> None:
+    """Between two askings it knew of nothing wrong, and said it anew each time: a line every second and a half."""
+    # case: G5
+    rounds = Follower(20)
+    with capture_logs() as logs:
+        await slept(rounds.clock, asyncio.create_task(rounds.run(rounds.stop)))
+    assert [line["event"] for line in logs] == ["relay_waits", "relay_waits_over"]
+
+
 async def test_a_lease_that_cannot_be_given_back_is_said() -> None:
     rounds = ScriptedRelay(0, lease=Lease(10.0, LedgerUnavailable()))
     with capture_logs() as logs:

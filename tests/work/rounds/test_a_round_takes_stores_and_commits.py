@@ -472,6 +472,21 @@ async def test_claims_are_renewed_every_few_rounds_whatever_fails(monkeypatch: p
     assert [line["event"] for line in logs] == ["housekeeping_failed", "housekeeping_failed_over"]
 
 
+async def test_housekeeping_that_fails_whenever_it_writes_is_said_as_what_lasts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A disk that reads and takes no write: the rounds between wrote nothing, and said that it was over."""
+    monkeypatch.setattr(module, "HOUSEKEEPING_S", 0)
+    bench = Bench(House)
+    assert isinstance(bench.worker, House)
+    between: list[LedgerError | None] = [None] * (RENEW_EVERY - 1)
+    bench.worker.rounds = []
+    bench.worker.errors = [LedgerUnavailable(), *between, LedgerUnavailable(), *between, None]
+    with capture_logs() as logs, pytest.raises(IndexError):
+        await bench.worker._keep_house(bench.stop)
+    assert [line["event"] for line in logs] == ["housekeeping_failed", "housekeeping_failed_over"]
+
+
 async def test_housekeeping_ends_with_its_round() -> None:
     bench = Bench(House)
     assert isinstance(bench.worker, House)
