@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import orjson
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock, is_set_within, rest, until_tick
 from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
-from consumer.ledger import Database, log_positions
+from consumer.ledger import Database, audit, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.logs import Condition
@@ -108,6 +110,7 @@ class Worker:
         self._uncommitted = False
         self._assigned_anew = False
         self._went_back: dict[Partition, int] = {}
+        self._noted: Mapping[Partition, int] = {}
         self._unpolled = Condition("poll_failed")
         self._untaken = Condition("batch_not_stored")
         self._unsaved = Condition("offsets_not_committed")
@@ -306,7 +309,8 @@ class Worker:
             places = await log_positions.load(session, [self._config.topic])
             new = {one: offset for one, offset in stands.items() if (one.topic, one.number) not in places}
             await log_positions.keep(session, {(one.topic, one.number): offset for one, offset in new.items()})
-        offsets = {Partition(*place): offset for place, offset in places.items()}
+            offsets = {Partition(*place): offset for place, offset in places.items()}
+            self._note_restored(session, {one: at for one, at in offsets.items() if at < stands.get(one, at)}, stands)
         again = frozenset(one for one in behind if self._went_back.get(one) != offsets.get(one))
         back = await subscription.rewind(offsets, anyway=again)
         self._went_back |= {one: offsets[one] for one in back}
@@ -318,6 +322,25 @@ class Worker:
         if looked_for:
             _log.warning("log_read_again", topic=topic, partitions=sorted(one.number for one in looked_for))
         return back
+
+    def _note_restored(
+        self, session: AsyncSession, behind: Mapping[Partition, int], stands: Mapping[Partition, int]
+    ) -> None:
+        """In the trail, too: what was noted since the backup is not in it, and an anchor from then does not fit."""
+        if not behind or behind == self._noted:
+            return
+        audit.note(
+            session,
+            at=self._clock.now(),
+            application="",
+            actor="work",
+            action="ledger.restored",
+            subject=f"topic:{self._config.topic}",
+            before=orjson.dumps({str(one.number): stands[one] for one in sorted(behind)}).decode(),
+            after=orjson.dumps({str(one.number): at for one, at in sorted(behind.items())}).decode(),
+            reason="the ledger stood before its group in the log",
+        )
+        self._noted = behind
 
     async def _take(
         self, subscription: Subscription, records: Sequence[Record], stop: asyncio.Event

@@ -87,7 +87,10 @@ class _Reader:
             self._entry(self._at)
             if anchor is not None and self.entries == anchor["number"] and self.hash != anchor["hash"]:
                 number, self.entries = self.entries, 0  # nobody can tell from where on
-                raise _Fault(f"entry {number} is not the anchor's: the trail was written anew")
+                raise _Fault(
+                    f"entry {number} is not the anchor's: the trail was written anew, or its ledger was restored from "
+                    "a backup made before the anchor (`ledger.restored` in it)"
+                )
             self._step()
         if self.entries < total:
             raise _Fault(f"entry {self.entries + 1} was taken out before {self._here()}")

@@ -111,7 +111,9 @@ def test_a_tail_that_was_written_anew_is_shown_by_an_anchor() -> None:
     anchor = {"number": 20, "hash": honest[19]["hash"]}
     assert fault(export(forged)) is None, "by itself it is a chain like any other"
     told = verified(export(forged).splitlines(keepends=True), anchor)
-    assert (told.fault, told.entries) == ("entry 20 is not the anchor's: the trail was written anew", 0)
+    assert (told.fault or "").startswith("entry 20 is not the anchor's: the trail was written anew, or")
+    assert "restored from a backup" in (told.fault or "")
+    assert told.entries == 0
     assert verified(WHOLE.splitlines(keepends=True), anchor).fault is None
     short = verified(export(honest[:10]).splitlines(keepends=True), anchor)
     assert short.fault == "the trail ends at entry 10, and the anchor is of entry 20"

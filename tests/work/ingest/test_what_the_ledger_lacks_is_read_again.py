@@ -55,6 +55,9 @@ async def test_all_of_it(sqlite_ledger: Database, broker: Broker, lives_on: bool
             async with shop.working():
                 await eventually(lambda: shop.all_succeeded(20))
     assert {line["event"] for line in said} & {"ledger_restored", "log_read_again"} == {"ledger_restored"}
+    async with sqlite_ledger.reading() as session:
+        noted = (await session.execute(text("SELECT actor, subject FROM audit WHERE action = 'ledger.restored'"))).all()
+    assert set(noted) == {("work", f"topic:{TOPIC}")}, "who verifies the trail sees why an anchor does not fit"
 
 
 # case: B13
