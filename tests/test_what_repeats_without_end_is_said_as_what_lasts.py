@@ -42,7 +42,8 @@ EVENTS = {
     "once for what is replaced, lost or found again, by then it is another": {
         "clock_differs", "kafka_client_abandoned", "kafka_client_stopped_badly",
         "ledger_files_moved", "ledger_restored", "log_read_again",
-        "listener_cancelled", "listener_failed", "log_files_moved", "log_replaced", "member_declared_dead",
+        "listener_cancelled", "listener_failed", "log_files_moved", "log_records_lost", "log_replaced",
+        "loss_not_noted", "member_declared_dead",
         "no_longer_leads", "published_again", "topic_has_fewer_partitions",
     },
     "once for a record, which is kept, put aside or read no further": {

@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import orjson
 import structlog
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock, is_set_within, rest, until_tick
 from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
-from consumer.ledger import Database, audit, log_positions
+from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.logs import Condition
@@ -26,6 +24,7 @@ from consumer.work.execution.loop_pool import LOST_AFTER_S
 from consumer.work.execution.watchdog import CUTOFF_S, Watchdog
 from consumer.work.ingest.ingest import Ingest, Taken
 from consumer.work.ingest.next_batch import NextBatch
+from consumer.work.ingest.restored import note_restored, tell_lost
 from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, brings_new
 from consumer.work.observer import Observer
 from consumer.work.outbound.dead_letters import DeadLetters
@@ -310,7 +309,10 @@ class Worker:
             new = {one: offset for one, offset in stands.items() if (one.topic, one.number) not in places}
             await log_positions.keep(session, {(one.topic, one.number): offset for one, offset in new.items()})
             offsets = {Partition(*place): offset for place, offset in places.items()}
-            self._note_restored(session, {one: at for one, at in offsets.items() if at < stands.get(one, at)}, stands)
+            older = {one: at for one, at in offsets.items() if at < stands.get(one, at)}
+            if older != self._noted:
+                note_restored(session, self._config.topic, older, stands, self._clock.now())
+                self._noted = older
         again = frozenset(one for one in behind if self._went_back.get(one) != offsets.get(one))
         back = await subscription.rewind(offsets, anyway=again)
         self._went_back |= {one: offsets[one] for one in back}
@@ -322,25 +324,6 @@ class Worker:
         if looked_for:
             _log.warning("log_read_again", topic=topic, partitions=sorted(one.number for one in looked_for))
         return back
-
-    def _note_restored(
-        self, session: AsyncSession, behind: Mapping[Partition, int], stands: Mapping[Partition, int]
-    ) -> None:
-        """In the trail, too: what was noted since the backup is not in it, and an anchor from then does not fit."""
-        if not behind or behind == self._noted:
-            return
-        audit.note(
-            session,
-            at=self._clock.now(),
-            application="",
-            actor="work",
-            action="ledger.restored",
-            subject=f"topic:{self._config.topic}",
-            before=orjson.dumps({str(one.number): stands[one] for one in sorted(behind)}).decode(),
-            after=orjson.dumps({str(one.number): at for one, at in sorted(behind.items())}).decode(),
-            reason="the ledger stood before its group in the log",
-        )
-        self._noted = behind
 
     async def _take(
         self, subscription: Subscription, records: Sequence[Record], stop: asyncio.Event
@@ -354,6 +337,8 @@ class Worker:
             except LedgerBehind as error:
                 behind = frozenset(Partition(*place) for place in error.places)
                 records, more = await self._that_follow(subscription, records, behind, stop)
+                topic, group = self._config.topic, self._config.group
+                await tell_lost(self._database, self._broker, group, topic, more, self._clock.now())
                 loose |= more
             except ConsumerError as error:
                 self._untaken.lasts(error, records=len(records), retry_in_s=wait_s)

@@ -46,6 +46,11 @@ def _group(connection: sqlite3.Connection, group: str, topic: str) -> GroupRepor
         for number in layout.partition_ids
     ]
     oldest = [at for _, at in lags if at is not None]
+    (lost,) = connection.execute(
+        "SELECT coalesce(sum(max(0, p.first_offset - c.next_offset)), 0) FROM claims c JOIN partitions p"
+        " ON p.id = c.partition_id WHERE c.group_name = ? AND p.topic = ?",
+        (group, topic),
+    ).fetchone()
     return GroupReport(
         group=group,
         topic=topic,
@@ -53,6 +58,7 @@ def _group(connection: sqlite3.Connection, group: str, topic: str) -> GroupRepor
         members=members,
         records=sum(records for records, _ in lags),
         oldest_at=datetime.fromtimestamp(min(oldest) / 1000, UTC) if oldest else None,
+        lost=lost,
         ends=tuple(ends),
     )
 

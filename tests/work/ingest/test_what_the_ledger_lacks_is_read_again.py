@@ -3,6 +3,8 @@ lacks, also under a worker that lives on; what is gone from the log holds nothin
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -12,7 +14,7 @@ from structlog.testing import capture_logs
 from consumer.broker import Broker, EmbeddedBroker, Partition
 from consumer.broker.embedded.member import EmbeddedSubscription
 from consumer.errors import BrokerUnavailable
-from consumer.ledger import Database
+from consumer.ledger import Database, log_memory
 from consumer.plugin import Context, Event, handles
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, order_paid
@@ -94,6 +96,34 @@ async def test_all_of_it_though_the_offsets_of_what_it_lacks_were_never_committe
         await eventually(lambda: shop.all_succeeded(40))
 
 
+# case: O7
+async def test_what_the_log_has_deleted_meanwhile_is_told(sqlite_ledger: Database, broker: Broker) -> None:
+    """An operator's word of that time was nowhere, and all was healthy."""
+    shop = Workshop(sqlite_ledger, broker, [fine])
+    async with shop.working():
+        await shop.publish(*(order_paid(number) for number in range(20)))
+        await eventually(lambda: shop.all_succeeded(20))
+        await eventually(lambda: _is_committed(broker))
+    await set_back(sqlite_ledger, 3)
+    assert isinstance(broker, EmbeddedBroker)
+    assert broker._file is not None
+    for statement in ("DELETE FROM records", "UPDATE partitions SET first_offset = next_offset"):
+        await broker._file.write(_does(statement), 5.0)
+    with capture_logs() as said:
+        async with shop.working():
+            await shop.publish(*(order_paid(number) for number in range(20, 40)))
+            await eventually(lambda: shop.all_succeeded(23))
+    assert {line["topic"] for line in said if line["event"] == "log_records_lost"} == {TOPIC}
+    async with sqlite_ledger.reading() as session:
+        assert (await log_memory.load(session, TOPIC)).replaced_at is not None, "until state was reconciled"
+        noted = (await session.execute(text("SELECT DISTINCT action FROM audit WHERE actor = 'work'"))).scalars().all()
+    assert set(noted) == {"ledger.restored", "log.records_lost"}
+
+
+def _does(statement: str) -> Callable[[sqlite3.Connection], object]:
+    return lambda log: log.execute(statement)
+
+
 # case: B13
 async def test_what_is_gone_from_the_middle_of_the_log_is_looked_for_once(
     sqlite_ledger: Database, broker: Broker
@@ -110,7 +140,9 @@ async def test_what_is_gone_from_the_middle_of_the_log_is_looked_for_once(
             for number in (20, 40):
                 await shop.publish(*(order_paid(one) for one in range(number, number + 20)))
                 await eventually(partial(shop.all_succeeded, number + 20))
-    lines = [line["event"] for line in said if line["event"] in ("ledger_restored", "log_read_again")]
+    lines = [
+        line["event"] for line in said if line["event"] in ("ledger_restored", "log_read_again", "log_records_lost")
+    ]
     assert lines
     assert set(lines) == {"log_read_again"}, "nothing was restored"
     assert len(lines) <= 3, "once for each partition"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from consumer.broker import Broker
+from consumer.broker import Broker, GroupReport
 from consumer.broker.base import Lag, Partition, Record
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerError, BrokerUnavailable, ConsumerError, LedgerBehind, LedgerError, LedgerUnavailable
@@ -103,9 +103,12 @@ class Bench:
             "breakers": self.breakers, "pauser": self.pauser, "observer": self.observer,
         }  # fmt: skip
         self.worker = kind(
-            database=nothing, broker=nothing, registry=nothing, executor=nothing, watchdog=nothing, clock=self.clock,
+            database=nothing, broker=SimpleNamespace(look_at_groups=self._groups), registry=nothing, executor=nothing, watchdog=nothing, clock=self.clock,
             config=WorkerConfig(topic="events", batch=50), **parts,
         )  # fmt: skip
+
+    async def _groups(self, _: object) -> Sequence[GroupReport]:
+        return []
 
     async def _lag(self) -> Mapping[Partition, Lag]:
         return {ZERO: Lag(3, 1.5)}
