@@ -103,7 +103,8 @@ class Bench:
             "breakers": self.breakers, "pauser": self.pauser, "observer": self.observer,
         }  # fmt: skip
         self.worker = kind(
-            database=nothing, broker=SimpleNamespace(look_at_groups=self._groups), registry=nothing, executor=nothing, watchdog=nothing, clock=self.clock,
+            database=nothing, registry=nothing, executor=nothing, watchdog=nothing, clock=self.clock,
+            broker=SimpleNamespace(look_at_groups=self._groups),
             config=WorkerConfig(topic="events", batch=50), **parts,
         )  # fmt: skip
 
