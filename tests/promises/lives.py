@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
-
-from hypothesis import strategies as st
 
 from consumer.events import Event, Locators, Source, Trust, build_event
 from consumer.sandbox import Assumptions, Engine, SandboxClock, SandboxConfig
@@ -251,14 +249,3 @@ def began(chosen: Mapping[str, Any], orders: tuple[str, ...] = ORDERS) -> Life:
     engine = Engine(SandboxConfig(driven=True, seed=7, limits=False), SandboxClock(driven=True), Assumptions(chosen))
     engine.seed()
     return Life(engine, orders)
-
-
-@st.composite
-def lives(draw: st.DrawFn) -> Life:
-    """A life of up to fourteen moves, under any of the assumptions the document leaves open."""
-    life = began({name: draw(st.sampled_from(values), label=name) for name, values in SHAPES.items()})
-    moves = draw(st.lists(st.tuples(st.sampled_from(MOVES), st.integers(0, 3)), min_size=1, max_size=14), label="moves")
-    for what, which in moves:
-        life.live(what, which)
-    life.engine.advance(timedelta(minutes=1).total_seconds())
-    return life

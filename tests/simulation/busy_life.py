@@ -9,7 +9,12 @@ from tests.promises.lives import MOVES, SHAPES, Life, began
 
 ORDERS = ("O-1", "O/2 &ü", "O-3", "O-4", "O-5", "O-6")
 OFTEN = ("open", "open", "open", "reopen", "subscribe")
-PAID_SHARE = 0.7
+FATES = (
+    *[("pay",)] * 5, (), (), ("lapse", "late"), ("lapse", "reopen", "pay", "late"), ("lapse", "reopen", "pay", "late"),
+    ("cancel", "reopen", "late"),
+)  # fmt: skip
+"""Of an order that is opened. By chance alone one life in fifty had money paid twice, and none had money of nobody."""
+NEWEST = -1
 LISTS = {
     "events_order": ("newest_first", "oldest_first"),
     "events_cursor": ("exclusive", "inclusive"),
@@ -25,7 +30,7 @@ def lived(seed: int, moves: int) -> Life:
     for _ in range(moves):
         what = random.choice(MOVES + OFTEN)
         life.live(what, random.randrange(len(ORDERS)))
-        if what in ("open", "reopen") and random.random() < PAID_SHARE:
-            life.live("pay", 0)
+        for then in random.choice(FATES) if what in ("open", "reopen") else ():
+            life.live(then, NEWEST if then == "late" else 0)
     life.engine.advance(60.0)
     return life

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
-
-from hypothesis import strategies as st
+from random import Random
 
 from consumer.events import Event
 from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
@@ -13,17 +11,20 @@ from handlers.fulfilment.tables import FINDINGS, ORDERS
 from tests.promises.lives import CUSTOMERS, Life
 from tests.support.handling.projections import OUTBOX, Projections
 
+DOUBLED_SHARE, READS_MAX, DENIALS_MAX = 0.3, 6, 2
 
-def arriving(data: Any, life: Life, application: str) -> list[Event]:
-    """What reaches us: any part of the webhooks, any number of times, some reads of the way, some answers that there is
-    no such thing yet, in any order."""
-    webhooks = life.webhooks(application)
-    kept = data.draw(st.lists(st.sampled_from(webhooks), max_size=2 * len(webhooks)), label="kept") if webhooks else []
-    readings = life.readings(application)
-    reads = data.draw(st.lists(st.sampled_from(readings), max_size=6), label="reads") if readings else []
-    denials = life.denials(application)
-    denied = data.draw(st.lists(st.sampled_from(denials), max_size=3), label="denied") if denials else []
-    return list(data.draw(st.permutations(kept + reads + denied), label="order"))
+
+def arriving(random: Random, life: Life, application: str, *, heard: float) -> list[Event]:
+    """What reaches us: so large a share of the webhooks, some of them twice, some reads of the way, some answers that
+    there is no such thing yet, in any order."""
+    kept = [one for one in life.webhooks(application) if random.random() < heard]
+    doubled = [one for one in kept if random.random() < DOUBLED_SHARE]
+    reads, denials = life.readings(application), life.denials(application)
+    read = random.sample(reads, random.randint(0, min(READS_MAX, len(reads))))
+    denied = random.sample(denials, random.randint(0, min(DENIALS_MAX, len(denials))))
+    found = [*kept, *doubled, *read, *denied]
+    random.shuffle(found)
+    return found
 
 
 async def effects(shop: Projections, application: str) -> list[tuple[str, str]]:

@@ -98,3 +98,11 @@ def test_for_long_where_sync_reads(ground: Ground, moves: int, seed: int) -> Non
 def test_a_seed_tells_the_same_story_each_time(ground: Ground, moves: int, seed: int) -> None:
     ground.play(seed, moves)  # what a Python process does only once (its caches are filled) is done
     assert ground.play(seed, moves) == ground.play(seed, moves)
+
+
+def test_most_lives_have_something_to_lose() -> None:
+    lives = [lived(seed, 8 + seed % 13) for seed in range(60)]
+    assert sum(bool(life.paid_orders) for life in lives) > 45
+    assert sum(bool(life.subscriptions) for life in lives) > 40
+    assert sum(max(life.succeeded.values(), default=0) > 1 for life in lives) > 12, "money paid twice"
+    assert sum(not life.succeeded.keys() <= life.paid_orders for life in lives) > 2, "money of nobody"
