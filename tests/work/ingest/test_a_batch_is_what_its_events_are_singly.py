@@ -13,7 +13,7 @@ from consumer.broker import Broker
 from consumer.errors import HandlerInvalid
 from consumer.events import Event
 from consumer.ledger import Database
-from consumer.ledger.tables import OutboxRow, RunRow
+from consumer.ledger.tables import OutboxRow, ReadRow, RunRow
 from consumer.plugin import Context, Reject, RetryLater, declared, handles
 from consumer.testing import Workbench, assert_idempotent
 from tests.support.handling.live import Live
@@ -131,6 +131,27 @@ async def test_one_that_fails_is_taken_out(database: Database, error: BaseExcept
     await shop.arrive(*[order_paid(number) for number in range(5, 8)])
     await shop.arrive(*[order_paid(number) for number in range(8, 11)])
     assert calls[5:] == [1, 1, 1, 3], "a batch without a failure: the next goes together again"
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["together", "apart"])
+# case: A1, F5, G2
+async def test_every_read_that_somebody_asks_for_in_a_batch_is_asked_for(database: Database, *, fails: bool) -> None:
+    @handles("order.paid", transactional=True, name="test:one")
+    async def one(event: Event, ctx: Context) -> None:
+        ctx.request_read("order", str(event.order_id))
+        if fails and event.id == "evt_2":
+            raise Reject("never")
+
+    @handles("order.paid", transactional=True, name="test:another")
+    async def another(event: Event, ctx: Context) -> None:
+        ctx.request_read("session", f"of-{event.order_id}")
+
+    shop = live(database, one, another)
+    await shop.arrive(*[order_paid(number) for number in range(1, 4)])
+    async with database.reading() as session:
+        asked = {(row.kind, row.object_id) for row in await session.scalars(select(ReadRow))}
+    orders = {("order", f"order-{number}") for number in ((1, 3) if fails else (1, 2, 3))}
+    assert asked == orders | {("session", f"of-order-{number}") for number in (1, 2, 3)}
 
 
 async def test_what_fails_is_tried_again_alone(database: Database) -> None:
