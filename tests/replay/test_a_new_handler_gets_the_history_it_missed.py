@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from consumer.broker import Broker
 from consumer.broker.base import Message
 from consumer.ledger import Database
@@ -49,6 +51,32 @@ async def test_pairs_that_never_ran(database: Database, broker: Broker) -> None:
         assert counted["emits"] == {"order.tallied": 2}
         assert (await new.replaying().apply(counted)).is_as_planned
     assert new.keys == [], "the others did nothing"
+
+
+# case: G5, R2
+async def test_what_it_missed_of_one_key_comes_in_its_order_though_the_first_fails_once(
+    database: Database, broker: Broker
+) -> None:
+    old = Shop(database, broker)
+    work = old.workshop()
+    await work.publish(*[order_paid(number, "order-1") for number in (1, 2, 3)])
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "succeeded", 3))
+    seen: list[str] = []
+
+    @handles("order.paid", transactional=True, first_wait_s=2.0, name="shop:tally")
+    async def tally(event: Event, ctx: Context) -> None:
+        if event.id == "evt_1" and ctx.attempt == 1:
+            raise ValueError("not yet")
+        seen.append(event.id)
+
+    new = Shop(database, broker, more=[tally])
+    work = new.workshop()
+    work.config = replace(work.config, batch=1)  # each in a transaction of its own, behind what the ledger knows
+    async with work.working():
+        await new.replaying().apply(await new.replaying().plan(handler="shop:tally"))
+        await eventually(lambda: work.count("shop:tally", "succeeded", 3))
+    assert list(dict.fromkeys(seen)) == ["evt_1", "evt_2", "evt_3"]
 
 
 # case: B30, R5
