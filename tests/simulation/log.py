@@ -21,12 +21,14 @@ LOOK_S = 0.5
 
 
 class Log:
-    """What lies in it, and who reads. `trouble`: the share of calls that fail, half of them after the deed."""
+    """What lies in it, and who reads. `trouble`: the share of calls that fail, half of them after the deed, or a part
+    of it; `is_away`: all do, before it."""
 
     def __init__(self, clock: Clock, random: Random) -> None:
         self.clock = clock
         self.random = random
         self.trouble = 0.0
+        self.is_away = False
         self._records: dict[Partition, list[Record]] = {}
         self._groups: dict[str, Group] = {}
         self.news = asyncio.Event()
@@ -60,14 +62,18 @@ class Log:
         self.news.set()
         self.news = asyncio.Event()
 
-    async def asked(self, deed: Callable[[], Any]) -> Any:
-        """A call over a network: it takes a while, and may fail before the deed or after it. Raises
-        BrokerUnavailable."""
+    def fails(self) -> bool:
+        """Whether a call fails here."""
+        return self.is_away or self.random.random() < self.trouble
+
+    async def asked(self, deed: Callable[[], Any], half: Callable[[], Any] | None = None) -> Any:
+        """A call over a network: it takes a while, and may fail before the deed or after it, or after `half` of it.
+        Raises BrokerUnavailable."""
         await asyncio.sleep(self.random.uniform(0, 0.02))
-        fails = self.random.random() < self.trouble
-        if fails and self.random.random() < 0.5:
+        fails = self.fails()
+        if fails and (self.is_away or self.random.random() < 0.5):
             raise BrokerUnavailable("the network is down")
-        found = deed()
+        found = (half if fails and half is not None else deed)()
         await asyncio.sleep(self.random.uniform(0, 0.02))
         if fails:
             raise BrokerUnavailable("the answer was lost")
@@ -221,7 +227,7 @@ class Member:
         """See the Protocol."""
         if self._is_over:
             raise BrokerUnavailable("stopped")
-        if self._log.random.random() < self._log.trouble:
+        if self._log.fails():
             raise BrokerUnavailable("the network is down")
         try:
             async with asyncio.timeout(timeout_s):
@@ -314,7 +320,8 @@ class Client(Broker):
 
     async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
         """See the Protocol."""
-        await self._log.asked(lambda: self._log.append(topic, messages))
+        some = [one for one in messages if self._log.random.random() < 0.5]
+        await self._log.asked(lambda: self._log.append(topic, messages), lambda: self._log.append(topic, some))
 
     def subscribe(
         self,

@@ -40,19 +40,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fulfilment": {"read_within_s": 1.0},
     "access": {"resubscribe": "5s", "settle": "1s", "provisional_after": "1s"},
 }
+NEVER_S = 1e9
 SYNC = SyncPolicy(
     confirm=ConfirmPolicy(patience_s=30.0, single_burst=3),
     backfill=BackfillPolicy(
         interval_s=10.0,
         silent_interval_s=5.0,
         history=timedelta(days=4000),
-        walk=WalkPolicy(limit=3, overlap_pages=0, overlap_s=0.0),
+        walk=WalkPolicy(limit=2, overlap_pages=0, overlap_s=0.0, overlap_every_s=NEVER_S),
     ),
     reconcile=ReconcilePolicy(every=timedelta(seconds=30), look_s=5.0),
     canary_every_s=5.0,
 )
 """All that is far apart in time comes soon, and lists have several pages. What a walk has passed by it does not read
-again: the service lists nothing late, and that would hide what it lost."""
+again, nor does a sweep, but for the first: the service lists nothing late, and that would hide what a walk lost."""
 
 Work = Callable[[Database, asyncio.Event], Awaitable[None]]
 

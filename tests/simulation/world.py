@@ -27,7 +27,7 @@ from tests.simulation import ledger, roles
 from tests.simulation.acts import Acts, play
 from tests.simulation.log import Client, Log
 from tests.simulation.loop import Process, SameLoop, SimulatedClock, SimulatedLoop, here
-from tests.simulation.own_state import check
+from tests.simulation.own_state import arriving, check
 from tests.simulation.roles import (
     APPLICATION,
     DELIVERIES,
@@ -43,7 +43,10 @@ WORKERS = 2
 BEFALLS_AT_MOST = 6
 TROUBLES = (0.0, 0.05, 0.2)
 """Of calls over a network, and of a handler's attempts; a statement fails a tenth as often."""
-FORGED_SHARE = 0.1
+HEARD_SHARE, FORGED_SHARE = 0.8, 0.1
+AWAY_S = (0.5, 3.0, 12.0)
+WEBHOOKS, PACES = ((0, 0, 1, 1, 2), (0,)), (2.0, 20.0)
+"""How often an event's webhook comes; how many events happen in a second."""
 PEACE_S, SETTLED_S, SEEN_S = 300.0, 20.0, 45.0
 """`SEEN_S`: for a round of everything that `sync` does, and the rest of the one before (see `roles.SYNC`)."""
 
@@ -120,7 +123,7 @@ class World:
         """Nothing has to be there first."""
 
     async def _happen(self) -> None:
-        for event in self._arriving():
+        for event in arriving(self.random, self._life, APPLICATION, heard=HEARD_SHARE):
             await asyncio.sleep(self.random.expovariate(4.0))
             self._say(event)
 
@@ -137,18 +140,6 @@ class World:
 
     def _trouble(self, share: float) -> None:
         self._log.trouble = self._acts.trouble = share
-
-    def _arriving(self) -> list[Event]:
-        """Most of the webhooks, some of them twice, some reads of the way, some answers that there is no such thing, in
-        any order."""
-        kept = [one for one in self._life.webhooks(APPLICATION) if self.random.random() < 0.8]
-        doubled = [one for one in kept if self.random.random() < 0.3]
-        reads, denials = self._life.readings(APPLICATION), self._life.denials(APPLICATION)
-        read = self.random.sample(reads, self.random.randint(0, min(6, len(reads))))
-        denied = self.random.sample(denials, self.random.randint(0, min(2, len(denials))))
-        arriving = [*kept, *doubled, *read, *denied]
-        self.random.shuffle(arriving)
-        return arriving
 
     def _say(self, event: Event) -> None:
         self._tell(f"said {event.type} {event.key} {event.id}")
@@ -169,18 +160,28 @@ class World:
         for _ in range(self.random.randint(0, BEFALLS_AT_MOST)):
             await asyncio.sleep(self.random.uniform(0, 3))
             place = self.random.randrange(len(self._roles))
-            process = self._roles[place].process
-            if self.random.random() < 0.7:
-                self._tell(f"{process.name} is killed")
-                process.kill()
-                await asyncio.sleep(self.random.uniform(0, 5))
-                self._roles[place] = self._boot(self._kinds[place])
-            else:
-                stands_s = self.random.choice((0.5, 5.0, 30.0))
-                self._tell(f"{process.name} stands still for {stands_s} s")
-                process.stop()
-                await asyncio.sleep(stands_s)
-                process.go_on()
+            await self.random.choices((self._kill, self._stand_still, self._log_away), (6, 3, 3))[0](place)
+
+    async def _kill(self, place: int) -> None:
+        process = self._roles[place].process
+        self._tell(f"{process.name} is killed")
+        process.kill()
+        await asyncio.sleep(self.random.uniform(0, 5))
+        self._roles[place] = self._boot(self._kinds[place])
+
+    async def _stand_still(self, place: int) -> None:
+        process, stands_s = self._roles[place].process, self.random.choice((0.5, 5.0, 30.0))
+        self._tell(f"{process.name} stands still for {stands_s} s")
+        process.stop()
+        await asyncio.sleep(stands_s)
+        process.go_on()
+
+    async def _log_away(self, _: int) -> None:
+        away_s = self.random.choice(AWAY_S)
+        self._tell(f"the log is away for {away_s} s")
+        self._log.is_away = True
+        await asyncio.sleep(away_s)
+        self._log.is_away = False
 
     async def _quiet(self) -> None:
         until_s = self.clock.monotonic() + PEACE_S
@@ -232,13 +233,15 @@ class ReadWorld(World):
             return (await load_state(session, APPLICATION)).payments_baselined
 
     async def _happen(self) -> None:
-        """Reads come to show one event after the other; its webhook comes once, twice or never, soon or late."""
+        """Reads come to show one event after the other; its webhook comes once, twice or never, soon or late. In some
+        plays none comes, and what happens fills many pages at once: then the walk alone finds it."""
         under_way: list[SentEvent] = []
+        webhooks, pace = self.random.choice(WEBHOOKS), self.random.choice(PACES)
         for event in self._service.events:
-            await asyncio.sleep(self.random.expovariate(2.0))
+            await asyncio.sleep(self.random.expovariate(pace))
             self._tell(f"happens {event.type} {public_id(event)}")
             self._service.show(event)
-            under_way += [event] * self.random.choice((0, 0, 1, 1, 2))
+            under_way += [event] * self.random.choice(webhooks)
             self.random.shuffle(under_way)
             while under_way and self.random.random() < 0.5:
                 self._deliver(self._service.webhook(under_way.pop(), next(self._numbers), self.clock.now()))
