@@ -138,8 +138,9 @@ def test_the_line_says_what_mends_it(desk: Desk, tmp_path: Path) -> None:
     done = desk.call("find", "x")
     assert _is_one_line(done.stderr, "ledger_corrupt"), done.stderr
     assert f"path={tmp_path}/consumer.db" in done.stderr
-    assert f"({tmp_path}/consumer.db) (restore the ledger" in desk.call("status").stdout
-    assert "; restore the ledger from a backup" in done.stderr
+    assert f"({tmp_path}/consumer.db) (see in the kernel's log whether the disk" in desk.call("status").stdout
+    assert "; see in the kernel's log whether the disk can be read" in done.stderr
+    assert "restore the ledger from a backup" in done.stderr
     listed = desk.call("handlers", "list")
     assert listed.returncode == 0
     assert "warning[ledger_corrupt]: whether they run, wait or are paused is not known" in listed.stderr
