@@ -312,7 +312,7 @@ class Worker:
             older = {one: at for one, at in offsets.items() if at < stands.get(one, at)}
             if older != self._noted:
                 note_restored(session, self._config.topic, older, stands, self._clock.now())
-                self._noted = older
+        self._noted = older
         again = frozenset(one for one in behind if self._went_back.get(one) != offsets.get(one))
         back = await subscription.rewind(offsets, anyway=again)
         self._went_back |= {one: offsets[one] for one in back}

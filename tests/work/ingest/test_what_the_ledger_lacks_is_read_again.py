@@ -4,16 +4,18 @@ lacks, also under a worker that lives on; what is gone from the log holds nothin
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
 from consumer.broker import Broker, EmbeddedBroker, Partition
 from consumer.broker.embedded.member import EmbeddedSubscription
-from consumer.errors import BrokerUnavailable
+from consumer.errors import BrokerUnavailable, LedgerUnavailable
 from consumer.ledger import Database, log_memory
 from consumer.plugin import Context, Event, handles
 from tests.support.ports import eventually
@@ -60,6 +62,38 @@ async def test_all_of_it(sqlite_ledger: Database, broker: Broker, lives_on: bool
     async with sqlite_ledger.reading() as session:
         noted = (await session.execute(text("SELECT actor, subject FROM audit WHERE action = 'ledger.restored'"))).all()
     assert set(noted) == {("work", f"topic:{TOPIC}")}, "who verifies the trail sees why an anchor does not fit"
+
+
+# case: O7
+async def test_it_is_in_the_trail_though_the_ledger_was_away_when_it_was_noted(
+    sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop, transaction, failures = Workshop(sqlite_ledger, broker, [fine]), sqlite_ledger.transaction, 0
+
+    @asynccontextmanager
+    async def failing_once() -> AsyncIterator[AsyncSession]:
+        nonlocal failures
+        async with transaction() as session:
+            yield session
+            if not failures and await _restores(session):
+                failures += 1
+                raise LedgerUnavailable("as it was to be committed")
+
+    async with shop.working():
+        await shop.publish(*(order_paid(number) for number in range(20)))
+        await eventually(lambda: shop.all_succeeded(20))
+        await eventually(lambda: _is_committed(broker))
+    await set_back(sqlite_ledger, 3)
+    monkeypatch.setattr(sqlite_ledger, "transaction", failing_once)
+    async with shop.working():
+        await eventually(lambda: shop.all_succeeded(20))
+    assert failures == 1
+    async with sqlite_ledger.reading() as session:
+        assert await _restores(session)
+
+
+async def _restores(session: AsyncSession) -> int:
+    return await session.scalar(text("SELECT count(*) FROM audit WHERE action = 'ledger.restored'")) or 0
 
 
 # case: B13
