@@ -45,7 +45,7 @@ LOG = structlog.get_logger(__name__)
 
 ROUND_AT_MOST_S = 0.006
 QUIET_TURNS = 3
-CROWD = 32
+CROWD = 64
 SWEEP_EVERY_S = 0.05
 STUCK_AFTER_S = 30.0
 WATCH_EVERY_S = 0.5
