@@ -9,6 +9,7 @@ from typing import Any
 from consumer.app.root import STOP_SLACK_S
 from consumer.cli.entry import LEAVE_S
 from consumer.cli.processes import SLACK_S
+from consumer.plugin import Handler
 
 Manifest = dict[str, Any]
 WORKLOADS = ("Deployment", "Job", "CronJob")
@@ -16,11 +17,12 @@ RESTARTED_WITHIN_S = 300
 """How long the kubelet waits at most before it starts a container again."""
 INSIDE = {"10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"}
 """Where pods, nodes, services and the cloud's own data are."""
+DEFAULT_HANDLER_S = float(str(Handler.__dataclass_fields__["timeout_s"].default))
 ROLES = ("serve", "work", "sync", "console")
 NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
 
 
-def violations(manifests: Sequence[Manifest], longest_handler_s: float = 30.0) -> list[str]:
+def violations(manifests: Sequence[Manifest], longest_handler_s: float = DEFAULT_HANDLER_S) -> list[str]:
     """Everything that is not as it must be. `longest_handler_s`: the longest timeout of a handler."""
     found = [line for one in manifests if one["kind"] in WORKLOADS for rule in PER_POD for line in rule(one)]
     for one in _roles(manifests):

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from consumer.settings import Role, load_settings
-from tests.deploy.policies import ROLES, stop_takes_s
+from tests.deploy.policies import DEFAULT_HANDLER_S, ROLES, stop_takes_s
 from tests.support.checkout.commands import is_command
 from tests.support.tools import need_program
 
@@ -59,12 +59,13 @@ def test_each_role_says_whether_it_lives_where_the_image_has_no_health_check() -
     assert asked == [["CMD", *json.loads(written)]] * 6
 
 
-def test_nothing_is_killed_before_it_has_ended() -> None:
+def test_nothing_is_killed_before_it_has_ended_nor_cut_off_within_a_handlers_time() -> None:
     for name, one in OURS.items():
         given = {key: value for key, value in one.get("environment", {}).items() if re.search("LINGER|DRAIN", key)}
         settings = load_settings(given, Role.OPERATE)
         grace_s = float(one["stop_grace_period"].removesuffix("s"))
         assert grace_s >= stop_takes_s(settings.linger_s, settings.drain_s), name
+        assert one["command"][0] not in ROLES or settings.drain_s >= DEFAULT_HANDLER_S, name
 
 
 def test_everything_is_pinned_bounded_to_the_loopback_and_waits_for_what_it_needs() -> None:

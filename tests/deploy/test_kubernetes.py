@@ -16,13 +16,21 @@ import yaml
 
 from consumer.app import log_parts
 from consumer.broker.kafka.topics import settings_for
-from consumer.plugin import Handler
 from consumer.settings import Role, load_settings
 from consumer.settings.table import settings_table
 from consumer.telemetry.metrics import Metrics
 from consumer.work.registry import load_registry
 from tests.deploy.manifests import KUBERNETES, MINORS, Manifest, render, wrong_in
-from tests.deploy.policies import ROLES, WORKLOADS, containers, pod, role_container, setting, violations
+from tests.deploy.policies import (
+    DEFAULT_HANDLER_S,
+    ROLES,
+    WORKLOADS,
+    containers,
+    pod,
+    role_container,
+    setting,
+    violations,
+)
 from tests.support.checkout.commands import is_command
 
 COMPONENTS = sorted(path.name for path in (KUBERNETES / "components").iterdir())
@@ -34,7 +42,6 @@ HELD = {
 }
 OF_A_TARGET = {"instance", "job", "namespace", "pod", "container"}
 """What Prometheus Operator says of a pod, and rules and panels ask for."""
-DEFAULT_HANDLER_S = float(str(Handler.__dataclass_fields__["timeout_s"].default))
 
 
 @pytest.fixture(scope="module", params=["base", *OVERLAYS, *COMPONENTS])

@@ -9,16 +9,14 @@ from zipfile import ZipFile
 
 import pytest
 
-from consumer.plugin import Handler
 from consumer.settings import Role, load_settings
-from tests.deploy.policies import stop_takes_s
+from tests.deploy.policies import DEFAULT_HANDLER_S, stop_takes_s
 from tests.support.checkout.commands import is_command
 from tests.support.tools import need_program
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 PAGE = UNITS.with_suffix(".md").read_text()
 PROGRAM = "/opt/consumer/current/bin/consumer"
-DEFAULT_HANDLER_S = float(str(Handler.__dataclass_fields__["timeout_s"].default))
 INSTANCES = sorted(path.stem for path in (UNITS / "env").glob("*.env") if path.stem != "consumer")
 
 
