@@ -135,12 +135,14 @@ async def list_quarantine(request: web.Request) -> web.Response:
 
 
 async def list_handlers(request: web.Request) -> web.Response:
-    """Every handler that the ledger knows, and whether it runs (case H9)."""
+    """Every handler that the ledger knows (case H9): first what does not run and why, then what runs."""
     async with request.app[DESK].database.reading() as session:
         now = await shared_time(session)
         rows = await handlers.everyone(session)
         living = await handlers.living(session, now)
-    return page(request, "lists/handlers.html", rows=rows, living=living)
+    running = [one for one in rows if one.name in living and one.paused_at is None and one.waiting_since is None]
+    standing = [one for one in rows if one not in running]
+    return page(request, "lists/handlers.html", standing=standing, running=running, living=living)
 
 
 async def list_plans(request: web.Request) -> web.Response:

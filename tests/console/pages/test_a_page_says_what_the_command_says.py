@@ -255,3 +255,29 @@ async def test_the_lists_say_what_there_is(sqlite_ledger: Database, pages: Pages
     assert "operator:ada" in await text(pages, "/console/audit?subject=order:7")
     assert "Nothing was noted about this" in await text(pages, "/console/audit?subject=order:8")
     assert "not_found" in await text(pages, "/console/nothing", 404)
+
+
+async def test_what_does_not_run_stands_before_what_runs(sqlite_ledger: Database, pages: Pages) -> None:
+    # case: H9
+    async with sqlite_ledger.transaction() as session:
+        names = ("shop:a", "shop:b", "shop:c", "shop:d")
+        found = [Handler(name=name, types=("order.paid",), function=nothing) for name in names]
+        await handlers.register(session, found[:1], facts.NOW - timedelta(seconds=2 * handlers.LIVE_S))
+        await handlers.register(session, found[1:], facts.NOW)
+        await handlers.pause(session, "shop:c", by="operator:ann", reason="it ships twice", now=facts.NOW)
+        await handlers.set_waiting(session, "shop:d", since=facts.NOW, reason="the carrier is away")
+    seen = await text(pages, "/console/handlers")
+    standing, running = seen.split("<table>")
+    assert [name for name in names if name in standing] == ["shop:a", "shop:c", "shop:d"]
+    for why in ("no living worker has it", "it ships twice", "the carrier is away"):
+        assert why in standing
+    assert [name for name in names if name in running] == ["shop:b"]
+
+
+async def test_an_event_says_its_application_where_there_is_another(sqlite_ledger: Database, open_pages: Open) -> None:
+    async with sqlite_ledger.transaction() as session:
+        await events.record(session, [facts.event(1)], facts.NOW)
+    named = '<th scope="col">application</th>'
+    assert named not in await text(await open_pages(applications={"default": True}), "/console/events")
+    for settings in ({"default": True, "other": True}, {"elsewhere": True}):
+        assert named in await text(await open_pages(applications=settings), "/console/events")
