@@ -11,7 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotFound, NotUnderstood
 from consumer.events import parse_json
+from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.handling import events, handlers, runs
+from consumer.ledger.handling.events import EventKey
+from consumer.ledger.handling.outcomes import outcomes
 from consumer.ledger.tables import AttemptRow, EventRow, QuarantineRow, RunRow, RunStatus
 from consumer.reason import reason_of
 from consumer.telemetry.redaction import REDACTED, masked
@@ -30,6 +33,16 @@ async def event_view(session: AsyncSession, application: str, event_id: str) -> 
         "runs": [run_document(one, runbooks) for one in of_event],
         "attempts": [attempt_document(one) for one in attempts],
     }
+
+
+async def outcomes_of(session: AsyncSession, rows: Sequence[EventRow]) -> dict[EventKey, str]:
+    """What became of each: the worst of its runs' states (`dead`, `parked`, `retrying`, `skipped`), `handled`, or
+    `no_handler`, as an outage's certificate says it."""
+    found: dict[EventKey, str] = {}
+    for (application,), ids in grouped(((row.application,), row.id) for row in rows):
+        of = await outcomes(session, application, ids)
+        found |= {(application, event_id): one.word for event_id, one in of.items()}
+    return found
 
 
 async def runbooks_of(session: AsyncSession, of_event: Sequence[RunRow]) -> dict[str, str]:

@@ -112,6 +112,7 @@ def _names_the_lines(desk: Desk) -> None:
     assert "25.00" not in attempt["trace"]
     (listed,) = desk.ask("events", "list", "--handler", "test:picky")["events"]
     assert (listed["run"], listed["attempts"], listed["code"]) == ("dead", 1, "handler_failed")
+    assert {one["id"]: one["outcome"] for one in desk.ask("events", "list")["events"]}["drv_1"] == "dead"
 
 
 # case: S9

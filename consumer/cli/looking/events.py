@@ -32,12 +32,19 @@ from consumer.cli.filters import (
 )
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
-from consumer.console.event_view import attempt_document, event_document, payload_of, run_document, runbooks_of
+from consumer.console.event_view import (
+    attempt_document,
+    event_document,
+    outcomes_of,
+    payload_of,
+    run_document,
+    runbooks_of,
+)
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, runs
-from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter, Found
+from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter, EventKey, Found
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
 
 app = typer.Typer(help="The recorded events.", no_args_is_help=True)
@@ -59,7 +66,10 @@ def list_events(
     limit: Limit = 50,
     as_json: Json = False,
 ) -> None:
-    """The newest events that fit, newest first."""
+    """The newest events that fit, newest first. OUTCOME: the worst of an event's runs.
+
+    `dead`, `parked` (waits behind an earlier one), `retrying`, `skipped` (given up), `handled`, or `no_handler`.
+    """
     if status is not None and status not in list(RunStatus):
         raise UsageError(f"--status is one of {', '.join(RunStatus)}")
     begin, end = moments(since, until)
@@ -76,17 +86,20 @@ def list_events(
         until=end,
         limit=limit + 1,
     )
-    found, states = run(_search(wanted, customer))
+    found, outcomes, states = run(_search(wanted, customer))
     rows, is_more = page(found.rows, limit)
     output = Output(as_json)
-    listed = [event_document(row) | _state(row, handler, states) for row in rows]
+    listed = [
+        event_document(row) | {"outcome": outcomes.get((row.application, row.id))} | _state(row, handler, states)
+        for row in rows
+    ]
     output.document({"events": listed, "complete": found.is_all and not is_more, "more": is_more})
     more = ["run", "attempts", "code"] if handler is not None else []
     output.table(
-        ["received", "application", "id", "type", "key", "trust", "source", *more],
+        ["received", "application", "id", "type", "key", "trust", "source", "outcome", *more],
         [
             [row.received_at, row.application, row.id, row.type, row.key, row.trust, row.source,
-             *[_state(row, handler, states)[name] for name in more]]
+             outcomes.get((row.application, row.id)), *[_state(row, handler, states)[name] for name in more]]
             for row in rows
         ],
         empty="no event fits",
@@ -141,7 +154,7 @@ def show(
 States = Mapping[tuple[str, str, str], RunRow]
 
 
-async def _search(wanted: EventFilter, customer: str | None) -> tuple[Found, States]:
+async def _search(wanted: EventFilter, customer: str | None) -> tuple[Found, Mapping[EventKey, str], States]:
     settings = settings_looking()
     async with ledger(settings) as database, database.reading() as session:
         if customer is not None:
@@ -151,10 +164,9 @@ async def _search(wanted: EventFilter, customer: str | None) -> tuple[Found, Sta
             await require_named(session, settings, wanted)
             if wanted.fingerprint is not None:
                 await require_fingerprint(session, wanted.fingerprint)
-        if wanted.handler is None:
-            return found, {}
-        ids = [(row.application, row.id) for row in found.rows]
-        return found, await runs.of_handler(session, wanted.handler, ids)
+        outcomes = await outcomes_of(session, found.rows)
+        ids = [(row.application, row.id) for row in found.rows] if wanted.handler else []
+        return found, outcomes, await runs.of_handler(session, wanted.handler or "", ids)
 
 
 def _state(row: EventRow, handler: str | None, states: States) -> dict[str, Any]:

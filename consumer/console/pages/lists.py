@@ -11,7 +11,7 @@ from aiohttp import web
 
 from consumer.console.alarms.queues import findings, queues
 from consumer.console.belongings import require_known, whose
-from consumer.console.event_view import delivery_document, event_document
+from consumer.console.event_view import delivery_document, event_document, outcomes_of
 from consumer.console.operators.deaths import death_groups
 from consumer.console.pages.desk import DESK
 from consumer.console.pages.render import link, page
@@ -59,11 +59,15 @@ async def list_events(request: web.Request) -> web.Response:
             await require_known(session, "customer", customer, wanted.application)
             wanted = replace(wanted, keys=await whose(session, customer, wanted.application))
         found = await events.search(session, wanted)
+        outcomes = await outcomes_of(session, found.rows)
         known = [row.name for row in await handlers.everyone(session)]
     return page(
         request,
         "lists/events.html",
-        events=[event_document(row) for row in found.rows[:limit]],
+        events=[
+            event_document(row) | {"outcome": outcomes.get((row.application, row.id), "-")}
+            for row in found.rows[:limit]
+        ],
         more=len(found.rows) > limit,
         limit=limit,
         next_limit=LISTED_MAX,

@@ -17,8 +17,9 @@ from consumer.clock import DrivenClock
 from consumer.console.pages.desk import KEPT_S
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database, audit
-from consumer.ledger.handling import events, handlers
+from consumer.ledger.handling import events, handlers, runs
 from consumer.ledger.reading import quarantine
+from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler
 from consumer.reason import Reason
 from tests.console.pages.conftest import Open, Pages, healthy, text
@@ -281,3 +282,16 @@ async def test_an_event_says_its_application_where_there_is_another(sqlite_ledge
     assert named not in await text(await open_pages(applications={"default": True}), "/console/events")
     for settings in ({"default": True, "other": True}, {"elsewhere": True}):
         assert named in await text(await open_pages(applications=settings), "/console/events")
+
+
+async def test_a_list_says_what_became_of_each_event(sqlite_ledger: Database, pages: Pages, three_dead: None) -> None:
+    async with sqlite_ledger.transaction() as session:
+        await events.record(session, [facts.event(number) for number in (4, 5, 6)], facts.NOW)
+        made = [facts.run(4, status=RunStatus.SUCCEEDED), facts.run(4, handler="shop:mail", status=RunStatus.RETRYING)]
+        await runs.add(session, [*made, facts.run(5, status=RunStatus.SUCCEEDED)], facts.NOW)
+    seen = await text(pages, "/console/events")
+    said_of = dict(re.findall(r'event\?id=(evt_\d+)[^\n]*?<td class="\w+">(\w+)</td>', seen))
+    assert said_of == {
+        "evt_1": "dead", "evt_2": "dead", "evt_3": "dead", "evt_4": "retrying", "evt_5": "handled",
+        "evt_6": "no_handler",
+    }  # fmt: skip

@@ -264,6 +264,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         {"table": _EVENTS, "order": _EVENTS.c.seq, "where": _EVENTS.c.key == "order:order-5"}
     ],
     "console.views.rows_of": [{"subject": "order-5", "closed_at": None}],
+    "console.event_view.outcomes_of": [{"rows": [_row(EventRow, application="default", id="evt_5")]}],
     "console.explain.explain": [{"subject": ("order", "past_1000001"), "has_credentials": True}],
     "console.operators.pausing.set_paused": [{"paused": paused, "reason": "x"} for paused in (True, False)],
     "console.operators.quarantined.throw_away": [{"rows": [_QUARANTINED], "reason": "x"}],
