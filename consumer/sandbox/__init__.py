@@ -8,7 +8,7 @@ from consumer.sandbox.clock import SandboxClock
 from consumer.sandbox.config import DEFAULT_APP_ID, DEFAULT_APP_SECRET, DEFAULT_WEBHOOK_SECRET, SandboxConfig
 from consumer.sandbox.engine.engine import Engine
 from consumer.sandbox.errors import PageRefusal, Refusal, SandboxError, SandboxMisconfigured, StorageBroken
-from consumer.sandbox.server import Sandbox, run_sandbox
+from consumer.sandbox.server import Sandbox
 
 __all__ = [
     "DEFAULT_APP_ID",
@@ -25,5 +25,4 @@ __all__ = [
     "SandboxError",
     "SandboxMisconfigured",
     "StorageBroken",
-    "run_sandbox",
 ]

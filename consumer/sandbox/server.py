@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -89,14 +87,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError as error:
         raise SandboxMisconfigured(f"host must be an IP address or localhost, not {host!r}") from error
-
-
-async def run_sandbox(
-    config: SandboxConfig, stop: asyncio.Event, announce: Callable[[str], None] | None = None
-) -> None:
-    """Serve until `stop` is set. `announce`, if given, is called with each line to print at start."""
-    async with Sandbox(config) as sandbox:
-        if announce is not None:
-            for line in sandbox.announce():
-                announce(line)
-        await stop.wait()
