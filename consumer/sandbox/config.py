@@ -18,8 +18,7 @@ class SandboxConfig:
     """Port 0 takes a free one. `driven` stops the clock; `seed` makes faults and ids reproducible.
 
     `webhook_secret` may hold several, comma-separated: each one signs. `assumptions` are switches by name.
-    `allow_remote_control` opens the unauthenticated control addresses beyond loopback. `limits` off lifts the rate
-    limits, for tests that are about something else.
+    `limits` off lifts the rate limits, for tests that are about something else.
     """
 
     host: str = "127.0.0.1"
@@ -28,14 +27,12 @@ class SandboxConfig:
     app_secret: str = field(default=DEFAULT_APP_SECRET, repr=False)
     webhook_secret: str = field(default=DEFAULT_WEBHOOK_SECRET, repr=False)
     webhook_url: str | None = None
-    public_url: str | None = None
     data_dir: Path | None = None
     driven: bool = False
     start: datetime | None = None
     seed: int | None = None
     limits: bool = True
     assumptions: Mapping[str, Any] = field(default_factory=dict)
-    allow_remote_control: bool = False
     max_records: int = 500_000
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,8 +13,6 @@ from consumer.sandbox.config import DEFAULT_APP_SECRET, DEFAULT_WEBHOOK_SECRET, 
 from consumer.sandbox.errors import SandboxMisconfigured
 from consumer.sandbox.scenarios import play
 from consumer.sandbox.simulator import Simulator
-
-logger = logging.getLogger(__name__)
 
 
 class Sandbox(Simulator):
@@ -36,8 +33,7 @@ class Sandbox(Simulator):
 
     async def start(self) -> None:
         """Load or seed the state, listen, and start sending. Raises SandboxMisconfigured, StorageBroken, OSError."""
-        if not is_loopback(self.config.host) and self.config.allow_remote_control:
-            logger.warning("the sandbox's control addresses are open beyond loopback, without authentication")
+        require_address(self.config.host)
         try:
             self.load()
             self._runner = web.AppRunner(build_web(self), access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -79,11 +75,11 @@ class Sandbox(Simulator):
         ]
 
 
-def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine only. Raises SandboxMisconfigured for what is no address."""
+def require_address(host: str) -> None:
+    """Raise SandboxMisconfigured for what is no address to listen on."""
     if host == "localhost":
-        return True
+        return
     try:
-        return ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(host)
     except ValueError as error:
         raise SandboxMisconfigured(f"host must be an IP address or localhost, not {host!r}") from error

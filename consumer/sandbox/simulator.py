@@ -100,14 +100,9 @@ class Simulator:
         host, port = self._address
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
-    @property
-    def public_url(self) -> str:
-        """What payment links begin with."""
-        return (self.config.public_url or self.base_url).rstrip("/")
-
     def link(self, token: str) -> str:
         """The payment link of a session."""
-        return f"{self.public_url}/checkout/{token}"
+        return f"{self.base_url}/checkout/{token}"
 
     def set_webhook_url(self, url: str | None) -> None:
         """The webhook endpoint of the seeded application."""

@@ -27,14 +27,12 @@ SHOWN = 25
 ASSETS = {"control.js": "text/javascript"}
 
 
-def add_control_page(
-    application: web.Application, sandbox: Simulator, check: Callable[[Simulator, web.Request], None]
-) -> None:
+def add_control_page(application: web.Application, sandbox: Simulator, check: Callable[[web.Request], None]) -> None:
     """`GET /_sandbox/` and its script; `check` is who may see it."""
     environment = page_environment(FOLDER / "templates")
 
     async def page(request: web.Request) -> web.StreamResponse:
-        check(sandbox, request)
+        check(request)
         sandbox.engine.run_due()
         text = environment.get_template("control.html").render(**_values(sandbox))
         return web.Response(text=text, content_type="text/html", headers=HEADERS)

@@ -32,16 +32,11 @@ def add_control_routes(application: web.Application, sandbox: Simulator) -> None
     add_control_page(application, sandbox, check_local)
 
 
-def check_local(sandbox: Simulator, request: web.Request) -> None:
+def check_local(request: web.Request) -> None:
     """The caller is on this machine, and no web page of another site calls for it. Raises loopback_only."""
     origin = request.headers.get("Origin")
     same_site = origin is None or origin == f"{request.scheme}://{request.host}"
-    named_local = _host_is_local(request.host)
-    if sandbox.config.allow_remote_control:
-        if not same_site:
-            raise Refusal("loopback_only")
-        return
-    if not same_site or not named_local or not _is_local(request.remote):
+    if not same_site or not _host_is_local(request.host) or not _is_local(request.remote):
         raise Refusal("loopback_only")
 
 
@@ -62,7 +57,7 @@ def _host_is_local(host: str) -> bool:
 
 def _handler(sandbox: Simulator, action: Action) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     async def handle(request: web.Request) -> web.StreamResponse:
-        check_local(sandbox, request)
+        check_local(request)
         sandbox.engine.run_due()
         body = parse_object(await request.read()) if request.can_read_body else {}
         try:
