@@ -1,6 +1,6 @@
 """Settings: all configuration, validated once, from the environment and one TOML file. Read only by app.py and cli/."""
 
-from consumer.settings.application import ApplicationSettings, Authenticity, read_secret_file
+from consumer.settings.application import ApplicationSettings, Authenticity
 from consumer.settings.fields import Role, Settings
 from consumer.settings.load import load_settings, settings_to_look
 
@@ -10,6 +10,5 @@ __all__ = [
     "Role",
     "Settings",
     "load_settings",
-    "read_secret_file",
     "settings_to_look",
 ]

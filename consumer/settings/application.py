@@ -107,19 +107,6 @@ def default_table(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**{item: value for item, value in given.items() if "." not in item}, "locators": locators}
 
 
-def read_secret_file(path: Path) -> tuple[SecretStr, ...]:
-    """The one or two app secrets in a file, comma- or line-separated. Raises ValueError when it holds none that fit.
-
-    For the start and for every later re-read (case S4).
-    """
-    text = ",".join(read_secret_text(path).splitlines())
-    secrets = tuple(SecretStr(part) for part in split_secrets(text))
-    problems = _secret_problems(secrets)
-    if problems:
-        raise ValueError(problems[0])
-    return secrets
-
-
 def build_application(
     name: str, table: Mapping[str, Any], inherited: Mapping[str, Any], problems: list[str], *, scheme: str
 ) -> ApplicationSettings:
