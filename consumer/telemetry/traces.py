@@ -24,12 +24,6 @@ _NO_TRACE = "0" * 32
 _NO_SPAN = "0" * 16
 
 
-def new_traceparent() -> str:
-    """A new W3C traceparent, not sampled."""
-    ids = os.urandom(24).hex()
-    return f"00-{ids[:32]}-{ids[32:]}-00"
-
-
 def parsed(traceparent: str | None) -> tuple[int, int, int] | None:
     """(trace id, span id, flags) of a W3C traceparent of version 00, or None for anything else."""
     match = _TRACEPARENT.match(traceparent or "")
@@ -76,7 +70,7 @@ class Tracing:
         return Root(_traceparent(span), span)
 
     def _unsampled(self) -> str:
-        """As `new_traceparent`, asking the system for chance once in many."""
+        """A new W3C traceparent, not sampled; the system is asked for chance once in many."""
         start = self._used
         if start >= len(self._chances):
             self._chances, start = os.urandom(24 * 128), 0

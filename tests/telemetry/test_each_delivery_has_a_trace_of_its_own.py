@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from consumer.telemetry.otlp import OtlpExporter, encoded
-from consumer.telemetry.traces import new_traceparent, parsed, start_tracing
+from consumer.telemetry.traces import parsed, start_tracing
 
 INBOUND = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
@@ -56,8 +56,8 @@ def test_a_malformed_inbound_traceparent_is_ignored(inbound: str | None) -> None
     tracing = start_tracing(exporter, role="serve", version="1", batch=False)
     tracing.root("receive", inbound).end("accepted")
     assert exporter.get_finished_spans()[0].links == ()
-    assert parsed(new_traceparent()) is not None
     tracing.stop()
+    assert parsed(start_tracing(None, role="serve", version="1").root("receive", inbound).traceparent) is not None
 
 
 def test_a_stage_continues_the_trace_of_the_record() -> None:
