@@ -1,7 +1,7 @@
 """Metrics: every figure of the project, declared in one place. No label takes a value from the outside.
 
-Applications and handlers are configured, topics and endpoints are constants, event types collapse to `other` when
-we do not know them. Nothing here is personal.
+Applications and handlers are configured, topics and endpoints are constants, event types that nobody declared are
+`other`. Nothing here is personal.
 """
 
 from __future__ import annotations
@@ -17,35 +17,6 @@ from consumer.telemetry.logs import lines_lost
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-OTHER = "other"
-
-SERVICE_TYPES = frozenset(
-    {
-        "order.paid",
-        "order.expired",
-        "checkout.session.completed",
-        "checkout.session.canceled",
-        "checkout.session.expired",
-        "subscription.created",
-        "subscription.renewed",
-        "subscription.payment_failed",
-        "subscription.past_due",
-        "subscription.cancel_scheduled",
-        "subscription.cancel_withdrawn",
-        "subscription.ended",
-    }
-)
-OWN_TYPES = frozenset(
-    {
-        "order.observed",
-        "order.unreadable",
-        "subscription.observed",
-        "subscription.unreadable",
-        "fulfilment.requested",
-        "access.granted",
-        "access.revoked",
-    }
-)
 
 _FAST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SLOW_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -55,9 +26,8 @@ _RECORDS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 5000)
 class Metrics:
     """All metrics of one process, with a registry of their own. Made once by app.py and handed to whoever counts."""
 
-    def __init__(self, known_types: Iterable[str] = ()) -> None:
+    def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._types = SERVICE_TYPES | OWN_TYPES | frozenset(known_types)
         self._declare_receive()
         self._declare_log()
         self._declare_work()
@@ -65,10 +35,6 @@ class Metrics:
         self._declare_api()
         self._declare_business()
         self._declare_process()
-
-    def type_label(self, event_type: str) -> str:
-        """The event type as a label: one we know, or `other`."""
-        return event_type if event_type in self._types else OTHER
 
     def render(self) -> bytes:
         """The exposition text; its content type is CONTENT_TYPE."""

@@ -13,6 +13,7 @@ from consumer.broker.base import Lag, Partition, Record
 from consumer.events import Event
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
+from consumer.payload import Payload, payload_class
 from consumer.reason import Reason
 from consumer.telemetry.metrics import GaugeSeries, Metrics
 from consumer.telemetry.way import is_told, on_the_way_of, tell
@@ -20,6 +21,7 @@ from consumer.work.dispatch.result_writer import Result
 from consumer.work.ingest.ingest import Taken
 
 SAY_EVERY_S = 10.0
+OTHER = "other"
 WAITING = (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD)
 
 _log = structlog.get_logger(__name__)
@@ -43,8 +45,7 @@ class Observer:
             ran = {run.handler: run.status.value for run in taken.runs if run.event_id == event.id}
             tell("event_recorded", event, trust=event.trust.value, source=event.source.value, runs=ran)
         for (application, event_type, trust, source), count in new.items():
-            label = self._metrics.type_label(event_type)
-            self._metrics.events.labels(application, label, trust, source, "new").inc(count)
+            self._metrics.events.labels(application, type_label(event_type), trust, source, "new").inc(count)
         for result, count in (("duplicate", taken.duplicates), ("refused", taken.refused)):
             if count:
                 self._metrics.events.labels("all", "all", "all", "all", result).inc(count)
@@ -139,3 +140,8 @@ class Observer:
         if status is RunStatus.DEAD:
             self._metrics.dead.labels(handler).inc()
             _log.error("run_dead", handler=handler, event_id=event_id, **told)
+
+
+def type_label(event_type: str) -> str:
+    """An event type as a label: one of the catalogue or that a plugin declares by its payload, or `other` (case I7)."""
+    return OTHER if payload_class(event_type) is Payload else event_type

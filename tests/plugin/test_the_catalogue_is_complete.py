@@ -9,7 +9,8 @@ from consumer.errors import PayloadUnexpected
 from consumer.payload import known_types, nearest_type, payload_class
 from consumer.plugin import Event, FulfilmentRequested, declared
 from consumer.plugin.catalogue import PAGE, page
-from consumer.telemetry.metrics import OWN_TYPES, SERVICE_TYPES
+from consumer.plugin.payloads import CATALOGUE
+from consumer.sandbox.engine.events import TYPES
 from consumer.testing import Workbench
 from consumer.work.signatures import payload_problems
 from tests.testing.right_handlers import RIGHT
@@ -17,15 +18,15 @@ from tests.testing.wrong_handlers import last_wins
 
 
 def test_every_type_has_a_class() -> None:
-    assert known_types().keys() >= SERVICE_TYPES | OWN_TYPES | WORDS.keys()
+    assert {*TYPES, *WORDS} <= CATALOGUE <= known_types().keys()
 
 
-@pytest.mark.parametrize("event_type", sorted(SERVICE_TYPES | OWN_TYPES | WORDS.keys()))
+@pytest.mark.parametrize("event_type", sorted(CATALOGUE))
 def test_an_example_reads_as_its_class(event_type: str) -> None:
     with Workbench() as bench:
         event = bench.event(event_type)
     assert type(event.payload) is payload_class(event_type)
-    if event_type not in SERVICE_TYPES:
+    if event_type not in TYPES:
         assert not event.payload.more
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumer.telemetry.metrics import OTHER, SERVICE_TYPES, Metrics
+from consumer.telemetry.metrics import Metrics
 from consumer.telemetry.table import metrics_table
 
 PACKAGE = Path(__file__).resolve().parents[2] / "consumer"
@@ -16,14 +16,6 @@ README = PACKAGE / "telemetry" / "README.md"
 
 def test_the_readme_lists_every_metric() -> None:
     assert metrics_table() in README.read_text(), "run: python -m consumer.telemetry.table, and put it into the README"
-
-
-def test_unknown_event_types_collapse_to_one_label() -> None:
-    # case: I7
-    metrics = Metrics(known_types=["own.type"])
-    assert {metrics.type_label(name) for name in SERVICE_TYPES} == SERVICE_TYPES
-    assert metrics.type_label("own.type") == "own.type"
-    assert {metrics.type_label(f"made.up.{number}") for number in range(100)} == {OTHER}
 
 
 def test_two_sets_of_metrics_do_not_meet() -> None:

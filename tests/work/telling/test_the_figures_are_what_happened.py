@@ -12,6 +12,7 @@ from consumer.broker.base import Lag, Partition, Record
 from consumer.events import Event
 from consumer.ledger.handling.runs import Attempt, ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunStatus
+from consumer.plugin import Payload
 from consumer.telemetry.metrics import Metrics
 from consumer.work import observer
 from consumer.work.dispatch.result_writer import Result
@@ -82,6 +83,19 @@ def test_a_batch_is_counted_by_what_was_new_known_and_refused(page: Page) -> Non
     assert (page.events("duplicate"), page.events("refused")) == (2, 4)
     assert (page.says("work_batch_records_count"), page.says("work_batch_records_sum")) == (1, 3)
     assert page.says("work_commit_seconds_sum") == 0.25
+
+
+def test_an_event_type_that_somebody_declared_is_a_label_and_any_other_is_none(page: Page) -> None:
+    # case: I7
+    class Weighed(Payload, event="figures.weighed"):
+        """A plugin's own type."""
+
+    own = [service_event(f"evt_{number}", one, f"order-{number}") for number, one in
+           enumerate(["payment.observed", "checkout.registered", *Weighed.event_types])]  # fmt: skip
+    strange = [service_event(f"evt_x{number}", f"made.up{number}", f"order-x{number}") for number in range(100)]
+    page.observer.batch(taken(recorded=(*own, *strange)), [], 0.0)
+    assert [page.events("new", one.type, "signed", "webhook") for one in own] == [1, 1, 1]
+    assert page.events("new", "other", "signed", "webhook") == 100
 
 
 def test_what_did_not_happen_is_not_on_the_page(page: Page) -> None:
