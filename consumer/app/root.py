@@ -414,7 +414,7 @@ class App:
         broken = " ".join(sorted(plugin.plugin for plugin in self.registry.broken))
         self._heartbeat.said |= {("work", HANDLERS): lambda: runs, ("work", BROKEN): lambda: broken}
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
-        database, broker, settings = self.database, self.broker, self.settings
+        database, broker, settings, tracing = self.database, self.broker, self.settings, self.tracing
         broker.writes |= log_parts.written(settings, Role.WORK)
         config = WorkerConfig(
             topic=log_parts.topic(settings, "events"),
@@ -436,7 +436,7 @@ class App:
                 contexts=contexts,
                 locators=self.locators,
                 clock=self.clock,
-                observer=Observer(self.metrics),
+                observer=Observer(self.metrics, tracing),
                 config=config,
                 watch=self._watch,
                 give_up=leave if settings.role is Role.WORK else None,

@@ -1,4 +1,5 @@
-"""Traces: one trace per delivery, made here and carried in the record's header through every stage.
+"""Traces: one trace per delivery, made here and carried in the record's header through every stage. Its spans:
+`receive`, of `serve`; of `work` a `take` of each event that it stored, and a `run` of each attempt of its dispatcher.
 
 An inbound `traceparent` comes from outside: it is linked, never taken as the parent (case I24). Without an exporter
 nothing is recorded and only ids are made, so that logs of all stages can still be joined by trace.
@@ -6,10 +7,10 @@ nothing is recorded and only ids are made, so that logs of all stages can still 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class Tracing:
         self._used = 0
         self._tracer: Tracer | None = provider.get_tracer("consumer") if provider is not None else None
 
+    @property
+    def is_on(self) -> bool:
+        """Whether spans are made: whoever would do some work for one asks first."""
+        return self._tracer is not None
+
     def root(self, name: str, inbound: str | None = None, attributes: Attributes | None = None) -> Root:
         """A new root span; `inbound` is the sender's traceparent, which is linked only."""
         if self._tracer is None:
@@ -78,25 +84,26 @@ class Tracing:
         ids = self._chances[start : self._used].hex()
         return f"00-{ids[:32]}-{ids[32:]}-00"
 
-    @contextlib.contextmanager
-    def span(self, name: str, parent: str | None, attributes: Attributes | None = None) -> Iterator[str | None]:
-        """A span under a record's `traceparent`; gives the traceparent for what comes below it.
-
-        An exception marks the span as failed with its class name (never its text) and goes on.
-        """
-        if self._tracer is None:
-            yield parent
+    def done(
+        self, name: str, parent: str | None, seconds: float, attributes: Attributes, *, failed: str | None = None
+    ) -> None:
+        """A span of what ended just now, and took so long, below a record's `traceparent`; none where that is none.
+        `failed`: the code of why."""
+        if self._tracer is None or parsed(parent) is None:
             return
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        span = self._tracer.start_span(name, context=_context(parent), kind=SpanKind.CONSUMER, attributes=attributes)
-        try:
-            yield _traceparent(span)
-        except BaseException as error:
-            span.set_status(Status(StatusCode.ERROR, type(error).__name__))
-            raise
-        finally:
-            span.end()
+        ended = time.time_ns()
+        span = self._tracer.start_span(
+            name,
+            context=_context(parent),
+            kind=SpanKind.CONSUMER,
+            attributes=attributes,
+            start_time=ended - int(seconds * 1e9),
+        )
+        if failed is not None:
+            span.set_status(Status(StatusCode.ERROR, failed))
+        span.end(ended)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Send what is pending, for at most `timeout_s`, and end. Blocks: call it in a thread."""

@@ -16,6 +16,7 @@ from consumer.ledger.tables import RunStatus
 from consumer.payload import Payload, payload_class
 from consumer.reason import Reason
 from consumer.telemetry.metrics import GaugeSeries, Metrics
+from consumer.telemetry.traces import Tracing
 from consumer.telemetry.way import is_told, on_the_way_of, tell
 from consumer.work.dispatch.result_writer import Result
 from consumer.work.ingest.ingest import Taken
@@ -28,10 +29,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Observer:
-    """Counts what happens. It decides nothing."""
+    """Counts what happens, and traces it. It decides nothing."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, tracing: Tracing) -> None:
         self._metrics = metrics
+        self._tracing = tracing
         self._waiting = GaugeSeries(metrics.waiting)
         self._said: dict[str, float] = {}
         self._unsaid: Counter[str] = Counter()
@@ -44,6 +46,8 @@ class Observer:
         for event in taken.recorded if is_told() else ():
             ran = {run.handler: run.status.value for run in taken.runs if run.event_id == event.id}
             tell("event_recorded", event, trust=event.trust.value, source=event.source.value, runs=ran)
+        for event in taken.recorded if self._tracing.is_on else ():
+            self._tracing.done("take", event.traceparent, seconds, _about(event))
         for (application, event_type, trust, source), count in new.items():
             self._metrics.events.labels(application, type_label(event_type), trust, source, "new").inc(count)
         for result, count in (("duplicate", taken.duplicates), ("refused", taken.refused)):
@@ -70,6 +74,9 @@ class Observer:
         with on_the_way_of(result.event):
             tell("handler_ended", result.event, handler=finish.run.handler, status=finish.status.value, **told)
             self._outcome(finish.run.handler, finish.status, finish.run.event_id, **told)
+        if self._tracing.is_on:
+            about = {**_about(result.event), "handler": finish.run.handler, "status": finish.status.value}
+            self._tracing.done("run", result.event.traceparent, result.seconds, about, failed=finish.code)
 
     def runs(self, waiting: Mapping[tuple[str, str], int]) -> None:
         """How many runs wait, by (handler, status)."""
@@ -145,3 +152,8 @@ class Observer:
 def type_label(event_type: str) -> str:
     """An event type as a label: one of the catalogue or that a plugin declares by its payload, or `other` (case I7)."""
     return OTHER if payload_class(event_type) is Payload else event_type
+
+
+def _about(event: Event) -> dict[str, str]:
+    """What a span says of an event: ids, and nothing of what it says."""
+    return {"application": event.application, "event_id": event.id, "type": event.type, "source": event.source.value}

@@ -28,6 +28,7 @@ from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.traces import Tracing
 from consumer.wire import pack_event, unpack_event
 from consumer.work.build import build_worker
 from consumer.work.execution.contexts import Contexts
@@ -83,7 +84,7 @@ async def _ours(kafka_url: str, database_url: str) -> float:
         contexts=Contexts(clock),
         locators={"default": Locators()},
         clock=clock,
-        observer=Observer(Metrics()),
+        observer=Observer(Metrics(), Tracing()),
         config=WorkerConfig(topic=topic, group=topic),
     )
     stop = asyncio.Event()

@@ -22,6 +22,7 @@ from consumer.sync.confirm.policy import ConfirmPolicy
 from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.role import Sync, SyncPolicy
 from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.traces import Tracing
 from consumer.work import build
 from consumer.work.execution.contexts import Contexts
 from consumer.work.observer import Observer
@@ -85,7 +86,7 @@ def worker(name: str, broker: Broker, clock: Clock) -> Work:
                 contexts=Contexts(clock, options=OPTIONS, ledger=database),
                 locators={APPLICATION: Locators()},
                 clock=clock,
-                observer=Observer(Metrics()),
+                observer=Observer(Metrics(), Tracing()),
                 config=WorkerConfig(topic=EVENTS, group=WORK_GROUP, batch=20, drain_s=5, cutoff_s=0),
             )
         await built.run(stop)

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestServer
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 
 from consumer.telemetry.otlp import OtlpExporter, encoded
 from consumer.telemetry.traces import parsed, start_tracing
@@ -27,8 +28,7 @@ def test_without_an_exporter_there_are_only_ids() -> None:
     assert one.traceparent != two.traceparent
     assert "a" * 32 not in one.traceparent
     one.end("accepted")
-    with tracing.span("run", one.traceparent) as below:
-        assert below == one.traceparent
+    tracing.done("run", one.traceparent, 0.1, {"handler": "a:b"})
     tracing.stop()
 
 
@@ -65,22 +65,24 @@ def test_a_stage_continues_the_trace_of_the_record() -> None:
     tracing = start_tracing(exporter, role="work", version="1", batch=False)
     root = tracing.root("receive")
     root.end("accepted")
-    with pytest.raises(RuntimeError, match="hush"), tracing.span("run", root.traceparent, {"handler": "a:b"}):
-        raise RuntimeError("hush")
+    tracing.done("run", root.traceparent, 2.0, {"handler": "a:b"}, failed="handler_failed")
     received, run = exporter.get_finished_spans()
     assert run.parent is not None
     assert received.context is not None
     assert run.parent.span_id == received.context.span_id
-    assert (run.status.description, run.events) == ("RuntimeError", ())
+    assert (run.status.status_code, run.status.description) == (StatusCode.ERROR, "handler_failed")
+    assert run.start_time is not None
+    assert run.end_time is not None
+    assert run.end_time - run.start_time == 2 * 10**9
     tracing.stop()
 
 
-def test_a_record_without_a_trace_gets_a_new_one() -> None:
+@pytest.mark.parametrize("traceparent", [None, "", "nonsense", "00-" + "a" * 32 + "-" + "b" * 16 + "-00"])
+def test_what_no_delivery_began_or_what_is_not_kept_of_it_has_no_span(traceparent: str | None) -> None:
     exporter = InMemorySpanExporter()
     tracing = start_tracing(exporter, role="work", version="1", batch=False)
-    with tracing.span("run", None) as below:
-        assert parsed(below) is not None
-    assert exporter.get_finished_spans()[0].parent is None
+    tracing.done("run", traceparent, 0.1, {"handler": "a:b"})
+    assert exporter.get_finished_spans() == ()
     tracing.stop()
 
 
@@ -96,8 +98,7 @@ async def test_spans_arrive_at_a_collector() -> None:
     async with TestServer(app) as server:
         tracing = start_tracing(OtlpExporter(str(server.make_url("/"))), role="serve", version="1")
         root = tracing.root("receive", INBOUND, {"bytes": 12, "ok": True, "share": 0.5})
-        with tracing.span("run", root.traceparent):
-            pass
+        tracing.done("run", root.traceparent, 0.1, {"handler": "a:b"})
         root.end("accepted")
         await asyncio.to_thread(tracing.stop)
     [scope] = got[0]["resourceSpans"][0]["scopeSpans"]

@@ -21,6 +21,7 @@ from consumer.ledger.tables import RunRow
 from consumer.plugin import declared
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.traces import Tracing
 from consumer.wire import pack_event
 from consumer.work.build import build_worker
 from consumer.work.execution.contexts import Contexts
@@ -84,7 +85,7 @@ class Workshop:
             contexts=self.contexts or Contexts(clock=self.clock),
             locators={name: Locators() for name in self.applications},
             clock=self.clock,
-            observer=Observer(self.metrics),
+            observer=Observer(self.metrics, Tracing()),
             config=self.config,
             watch=self.watch,
             give_up=self.give_up,

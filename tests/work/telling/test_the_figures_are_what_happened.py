@@ -14,6 +14,7 @@ from consumer.ledger.handling.runs import Attempt, ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Payload
 from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.traces import Tracing
 from consumer.work import observer
 from consumer.work.dispatch.result_writer import Result
 from consumer.work.ingest.ingest import Taken
@@ -49,7 +50,7 @@ class Page:
 
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.observer = Observer(self.metrics)
+        self.observer = Observer(self.metrics, Tracing())
 
     def says(self, name: str, **labels: str) -> float | None:
         """What stands there; None when nothing does."""
