@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -106,10 +107,12 @@ class Tracing:
         span.end(ended)
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Send what is pending, for at most `timeout_s`, and end. Blocks: call it in a thread."""
+        """Send what is pending, for at most `timeout_s`, and end. Blocks: call it in a thread. The SDK has no limit
+        of its own: it waits for the collector as often as there is a batch to send."""
         if self._provider is not None:
-            self._provider.force_flush(int(timeout_s * 1000))
-            self._provider.shutdown()
+            ending = threading.Thread(target=self._provider.shutdown, name="traces-end", daemon=True)
+            ending.start()
+            ending.join(timeout_s)
 
 
 def start_tracing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,6 +113,24 @@ async def test_spans_arrive_at_a_collector() -> None:
         "share": {"doubleValue": 0.5},
         "outcome": {"stringValue": "accepted"},
     }
+
+
+async def test_a_collector_that_hangs_keeps_no_role_from_ending() -> None:
+    answers = threading.Event()
+
+    class Hang(SpanExporter):
+        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+            answers.wait()
+            return SpanExportResult.FAILURE
+
+    tracing = start_tracing(Hang(), role="serve", version="1")
+    tracing.root("receive").end("accepted")
+    ending = threading.Thread(target=tracing.stop, args=(0.1,), daemon=True)
+    ending.start()
+    await asyncio.to_thread(ending.join, 10.0)
+    hung = ending.is_alive()
+    answers.set()
+    assert not hung
 
 
 async def test_an_absent_collector_loses_spans_and_nothing_else(unused_tcp_port: int) -> None:
