@@ -26,7 +26,6 @@ P_co = TypeVar("P_co", bound=Payload, covariant=True, default=Payload)
 
 ID_MAX_CHARS = 255
 TYPE_MAX_CHARS = 100
-KEY_MAX_CHARS = 512
 KEPT_READ_BYTES: Final = 16 * 1024
 
 _EVENT_ID = re.compile(r"evt_[\x21-\x7e]+\Z")

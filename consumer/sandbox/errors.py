@@ -108,10 +108,6 @@ class Refusal(SandboxError):
         self.retry_after_s = retry_after_s
         super().__init__(f"{code}: {self.message}")
 
-    def body(self, request_id: str, status: int | None = None) -> dict[str, Any]:
-        """The JSON body of the answer (spec, Errors)."""
-        return problem_body(self.problem_code, status or self.problem.status, self.message, request_id, self.field)
-
 
 class PageRefusal(SandboxError):
     """The checkout page refuses the payer (not an HTTP error of the API)."""

@@ -76,10 +76,6 @@ class Limits:
         step = timedelta(seconds=limit.window_s / limit.amount)
         bucket.taken = deque(bucket.at - number * step for number in reversed(range(limit.amount)))
 
-    def clear(self) -> None:
-        """Every limit is fresh."""
-        self._buckets.clear()
-
     def _charge(self, wanted: list[tuple[Limit, str]]) -> None:
         if not self.enabled:
             return

@@ -82,10 +82,6 @@ class Shelf(Generic[R]):
         """The record with that sequence number."""
         return self._records[self._by_seq[seq]]
 
-    def of(self, app_id: str) -> list[R]:
-        """An application's records, oldest first."""
-        return [self.at_seq(seq) for seq in self.seqs(app_id)]
-
     def take_changes(self) -> list[tuple[str, R | None]]:
         """What changed since the last call: id and record, None for a dropped one."""
         changes = [(record_id, self._records.get(record_id)) for record_id in self._changed]

@@ -27,11 +27,6 @@ Stretch = Mapping[Place, tuple[int | None, int]]
 _log = structlog.get_logger(__name__)
 
 
-def decode(records: Sequence[Record], locators_of: Mapping[str, Locators]) -> tuple[list[Incoming], list[Refused]]:
-    """The events in these records, each once, and what is none, with its reason. Pure."""
-    return each_once([understood(record, locators_of) for record in records])
-
-
 def understood(record: Record, locators_of: Mapping[str, Locators]) -> Incoming | Refused:
     """The event in a record, or why there is none. Pure."""
     application = record.key.decode("utf-8", "replace").partition("/")[0]

@@ -22,7 +22,7 @@ from consumer.reason import Reason
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.ingest import arrivals
-from consumer.work.ingest.arrivals import decode
+from consumer.work.ingest.arrivals import each_once, understood
 from consumer.work.ingest.claiming import Claiming
 from consumer.work.ingest.ingest import Ingest
 from consumer.work.outcome import Failed, Outcome, Succeeded, failed
@@ -55,7 +55,8 @@ def ingest() -> Ingest:
 # case: I16
 @pytest.mark.parametrize(("amounts", "others"), [([1], []), ([1, 1], []), ([1, 2], [2]), ([1, 2, 1, 3], [2, 3])])
 def test_an_event_comes_once_and_another_body_stands_beside_it(amounts: list[int], others: list[int]) -> None:
-    arrived, refused = decode(records(*map(said, amounts), said(9, "evt_2")), {"default": Locators()})
+    batch = records(*map(said, amounts), said(9, "evt_2"))
+    arrived, refused = each_once([understood(record, {"default": Locators()}) for record in batch])
     assert [(one.event.id, one.event.raw) for one in arrived] == [
         ("evt_1", said(amounts[0]).raw),
         ("evt_2", said(9, "evt_2").raw),
@@ -74,7 +75,7 @@ def test_a_record_that_breaks_its_reading_is_refused_and_said(
 
     monkeypatch.setattr(arrivals, "unpack_event", breaks)
     with capture_logs() as logs:
-        arrived, refused = decode(records(said(1)), {"default": Locators()})
+        arrived, refused = each_once([understood(record, {"default": Locators()}) for record in records(said(1))])
     assert arrived == []
     assert [reason for _, reason in refused] == [Reason.NOT_UNDERSTOOD]
     assert [(line["event"], line["error"]) for line in logs] == [("record_broke_its_reading", "ValueError")] * is_said
