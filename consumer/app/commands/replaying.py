@@ -28,7 +28,7 @@ from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.savepoint import in_savepoint
 from consumer.work.outcome import Failed
-from consumer.work.registry import Registry, load_registry
+from consumer.work.registry import Registry
 from consumer.work.transition import transition_after
 
 
@@ -73,20 +73,17 @@ def planner(database: Database, registry: Registry, settings: Settings, clock: C
     )
 
 
-def registry_for(settings: Settings) -> Registry:
-    """The handlers that these settings load."""
-    return load_registry(settings.handlers, {new: old for old, new in settings.renamed_handlers.items()})
-
-
 @asynccontextmanager
-async def applying(database: Database, settings: Settings, *, rate_per_s: float) -> AsyncIterator[Apply]:
+async def applying(
+    database: Database, registry: Registry, settings: Settings, *, rate_per_s: float
+) -> AsyncIterator[Apply]:
     """What applies a plan, on the deployment's log. Raises BrokerError when that does not answer."""
     clock = await shared_clock(database)
     broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
     try:
         await broker.start()
         yield Apply(
-            planner=planner(database, registry_for(settings), settings, clock),
+            planner=planner(database, registry, settings, clock),
             broker=broker,
             topic=log_parts.topic(settings, "events"),
             clock=clock,

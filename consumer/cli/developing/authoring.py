@@ -13,13 +13,14 @@ import orjson
 import typer
 
 from consumer.cli.output import Json, Output
+from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import NotFound, UsageError
 from consumer.plugin import Handler
 from consumer.settings import Role, Settings
 from consumer.telemetry.redaction import masked
 from consumer.work.place import told_import
-from consumer.work.registry import REASON_MAX_CHARS, Registry, handlers_of, load_registry
+from consumer.work.registry import REASON_MAX_CHARS, Registry, handlers_of
 
 if TYPE_CHECKING:
     from consumer.cli.developing.trying import Tried
@@ -143,15 +144,11 @@ def _options(given: list[str]) -> dict[str, Any]:
 async def _try(settings: Settings, name: str, event: str, application: str) -> Tried:
     from consumer.cli.developing.trying import attempt, event_named
 
-    handler = _named(_registry(settings), name)
+    handler = _named(registry_of(settings), name)
     async with ledger(settings) as database:
         return await attempt(
             database, handler, await event_named(database, event, application), settings.handler_options
         )
-
-
-def _registry(settings: Settings) -> Registry:
-    return load_registry(settings.handlers, {new: old for old, new in settings.renamed_handlers.items()})
 
 
 def _named(registry: Registry, name: str) -> Handler:

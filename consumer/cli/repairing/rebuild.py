@@ -11,10 +11,10 @@ import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app.commands.rebuilding import TOGETHER, chosen, rebuild_of, tables_of
-from consumer.app.commands.replaying import registry_for
 from consumer.app.options import option_problems
 from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
 from consumer.cli.output import Json, Output
+from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import SettingsError, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
@@ -44,7 +44,7 @@ def rebuild(
     anybody would be told something else than was told. On PostgreSQL a long past takes a temporary table: the user
     needs TEMPORARY on the database, which everybody has unless it was taken away."""
     settings = settings_for(Role.OPERATE)
-    registry = registry_for(settings)
+    registry = registry_of(settings)
     problems = option_problems(registry, settings.handler_options)
     if problems:
         raise SettingsError(problems)

@@ -105,11 +105,12 @@ def plan_command(
 async def _plan(
     wanted: PlanFilter, since: str | None, until: str | None, reason: str | None, *, renews_keys: bool
 ) -> dict[str, Any]:
-    from consumer.app.commands.replaying import planner, registry_for  # who looks at plans needs none of it
+    from consumer.app.commands.replaying import planner  # who looks at plans needs none of it
+    from consumer.cli.plugins import registry_of
     from consumer.cli.repairing.replay_bar import ReplayBar
 
     settings = settings_for(Role.OPERATE)
-    registry = registry_for(settings)
+    registry = registry_of(settings)
     async with ledger(settings) as database:
         clock = await shared_clock(database)
         now = clock.now()
@@ -193,10 +194,14 @@ def apply(
 
 async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: float) -> Applied:
     from consumer.app.commands.replaying import applying  # as above
+    from consumer.cli.plugins import registry_of
     from consumer.cli.repairing.replay_bar import ReplayBar
 
     settings = settings_for(Role.OPERATE)
-    async with ledger(settings) as database, applying(database, settings, rate_per_s=rate_per_s) as made:
+    async with (
+        ledger(settings) as database,
+        applying(database, registry_of(settings), settings, rate_per_s=rate_per_s) as made,
+    ):
         if not await made.has_worker():
             typer.echo("no worker lives: this waits for `consumer work` to be started, some minutes at most", err=True)
         for name in await made.paused(plan_id):
