@@ -32,7 +32,7 @@ from consumer.cli.filters import (
     whose_keys,
 )
 from consumer.cli.output import Json, Output, shown
-from consumer.cli.process import ledger, looking, run, settings_looking
+from consumer.cli.process import ledger, looking, run, settings_looking, time_there
 from consumer.console.event_view import place_in
 from consumer.console.operators.deaths import SUBJECTS_MAX, death_groups
 from consumer.errors import UsageError
@@ -186,7 +186,7 @@ def discard(
     the runs that wait for it, when no worker has it any more, or with `--event`, which names one."""
     is_named = wanted.event_id is not None and wanted.handler is not None
     verb, act = ("restore", dead.restore) if undo else ("discard", partial(dead.discard, named=is_named))
-    waiting_at = run(_now()) if wanted.handler is not None and not undo else None
+    waiting_at = time_there() if wanted.handler is not None and not undo else None
     wanted = replace(wanted, limit=limit, discarded=undo, waiting_at=waiting_at)
     _act(wanted, everything, reason, yes, as_json, verb, act)
 
@@ -230,11 +230,6 @@ async def _whose(customer: str, application: str | None) -> tuple[tuple[str, str
     settings = looking()[0]
     async with ledger(settings) as database, database.reading() as session:
         return await whose_keys(session, settings, customer, application)
-
-
-async def _now() -> datetime:
-    async with ledger(looking()[0]) as database, database.reading() as session:
-        return await shared_time(session)
 
 
 async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
