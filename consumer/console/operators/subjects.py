@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Table, select
+from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import unindexed
 from consumer.console.cure import BRAKE, UNMAPPED, UNRESOLVED, discard, release, settle, steps, unfulfillable
 from consumer.console.find import near as near_names
+from consumer.console.views import rows_of
 from consumer.errors import NotFound, TermsDiffer, UsageError
 from consumer.ledger.handling.requests import requests
 from consumer.ledger.tables import OutboxRow, RunStatus
@@ -62,7 +62,7 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
 
 async def require_known_order(session: AsyncSession, order_id: str, *, application: str) -> None:
     """Return when somebody has heard of the order. Raises UsageError otherwise: a parcel for a typing error is gone."""
-    if not await _rows(session, fulfilment.ORDERS, application, order_id=order_id) and not await _rows(
+    if not await rows_of(session, fulfilment.ORDERS, application, order_id=order_id) and not await rows_of(
         session, fulfilment.CHECKOUTS, application, order_id=order_id
     ):
         near = ", ".join(await near_names(session, order_id, application=application))
@@ -75,12 +75,12 @@ async def require_known_order(session: AsyncSession, order_id: str, *, applicati
 
 async def held_by(session: AsyncSession, application: str, order_id: str) -> str | None:
     """The finding that stands for what holds the order; None where nothing does."""
-    found = await _rows(session, fulfilment.ORDERS, application, order_id=order_id)
+    found = await rows_of(session, fulfilment.ORDERS, application, order_id=order_id)
     return FINDING_OF_HOLD.get(found[0]["hold"]) if found else None
 
 
 async def _order(session: AsyncSession, word: str, order_id: str, application: str) -> None:
-    found = await _rows(session, fulfilment.ORDERS, application, order_id=order_id)
+    found = await rows_of(session, fulfilment.ORDERS, application, order_id=order_id)
     if not found:
         raise NotFound("the order is unknown in this application")
     order = found[0]
@@ -116,7 +116,7 @@ async def _may_not_be_sent(session: AsyncSession, order_id: str, application: st
 
 
 async def _finding(session: AsyncSession, table: Table, subject: str, kind: str, application: str) -> None:
-    found = [row["kind"] for row in await _rows(session, table, application, subject=subject, closed_at=None)]
+    found = [row["kind"] for row in await rows_of(session, table, application, subject=subject, closed_at=None)]
     if kind not in found:
         raise NotFound("no such finding is open about this", open=", ".join(found) or "none")
 
@@ -134,7 +134,7 @@ async def _not_without_access(session: AsyncSession, subscription_id: str, kind:
     """Closing it would leave somebody who pays without access, and nothing that says so."""
     if kind not in (UNRESOLVED, UNMAPPED):
         return
-    rows = await _rows(session, access.SUBSCRIPTIONS, application, subscription_id=subscription_id)
+    rows = await rows_of(session, access.SUBSCRIPTIONS, application, subscription_id=subscription_id)
     live = [row for row in rows if to_subscription(row).is_live]
     cure = steps(subscription_id, kind, application)
     if kind == UNRESOLVED and any(row["customer"] is None for row in live):
@@ -151,34 +151,34 @@ async def _not_without_access(session: AsyncSession, subscription_id: str, kind:
 
 async def _not_braked(session: AsyncSession, subject: str, kind: str, application: str) -> None:
     """Closing it would leave who has ended with access for good, and nothing that says so."""
-    if kind == BRAKE and await _rows(session, access.ENTITLEMENTS, application, braked=True):
+    if kind == BRAKE and await rows_of(session, access.ENTITLEMENTS, application, braked=True):
         raise UsageError(
             "revocations are stopped: this closes when they are let go", next=settle(subject, kind, application)
         )
 
 
 async def _subscription(session: AsyncSession, subscription_id: str, application: str) -> None:
-    if not await _rows(session, access.SUBSCRIPTIONS, application, subscription_id=subscription_id):
+    if not await rows_of(session, access.SUBSCRIPTIONS, application, subscription_id=subscription_id):
         raise NotFound("the subscription is unknown in this application; POST /api/subscriptions/{id}/read has it read")
 
 
 async def _source(session: AsyncSession, word: str, customer: str, id_: str, application: str) -> None:
     """A hold or a gift of this customer that is not over; one said a moment ago may still be on its way."""
     kind = KINDS[word]
-    known = await _rows(session, access.SOURCES, application, id=id_)
-    if not known and await _rows(
+    known = await rows_of(session, access.SOURCES, application, id=id_)
+    if not known and await rows_of(
         session, OUTBOX, application, event_id=id_, type=GIVES[word], key=f"customer:{customer}"
     ):
         return
     if not any((row["kind"], row["customer"], row["ended_at"]) == (kind, customer, None) for row in known):
-        open_ = await _rows(session, access.SOURCES, application, customer=customer, kind=kind, ended_at=None)
+        open_ = await rows_of(session, access.SOURCES, application, customer=customer, kind=kind, ended_at=None)
         ids = ", ".join(row["id"] for row in open_[:LISTED_MAX])
         raise NotFound(f"the customer has no such {kind}", open=ids or "none")
 
 
 async def _brake(session: AsyncSession, application: str) -> None:
-    stopped = await _rows(session, access.ENTITLEMENTS, application, braked=True)
-    if not stopped and not await _rows(session, access.FINDINGS, application, kind="brake", closed_at=None):
+    stopped = await rows_of(session, access.ENTITLEMENTS, application, braked=True)
+    if not stopped and not await rows_of(session, access.FINDINGS, application, kind="brake", closed_at=None):
         raise NotFound("no revocation is stopped in this application")
 
 
@@ -186,10 +186,3 @@ async def _not_contradicted(session: AsyncSession, data: Mapping[str, Any], appl
     known = await known_terms(session, application, data["session_id"])
     if known is not None and (differing := contradicted(known, {"mode": "payment", **data})):
         raise TermsDiffer(differing)
-
-
-async def _rows(session: AsyncSession, table: Table, application: str, **where: Any) -> list[Mapping[str, Any]]:
-    conditions = [table.c[name] == value for name, value in where.items()]
-    wanted = select(table).where(table.c.application == application, *conditions)
-    rows = await session.execute(wanted.order_by(*map(unindexed, table.primary_key.columns)).limit(LISTED_MAX + 1))
-    return [dict(row) for row in rows.mappings()]
