@@ -52,7 +52,6 @@ class Taken:
     event_id: str
     handler: str
     seq: int
-    key: str
 
 
 @dataclass(frozen=True)
@@ -295,10 +294,9 @@ async def take(session: AsyncSession, wanted: Collection[PlannedEvent], now: dat
     gone = [row for row in found if row not in fresh and (row.plan, _id(row)) not in done]
     await _mark_moved(session, gone)
     return [
-        Taken(plan=row.plan, application=row.application, event_id=row.event_id, handler=row.handler, seq=row.seq,
-              key=row.key)
+        Taken(plan=row.plan, application=row.application, event_id=row.event_id, handler=row.handler, seq=row.seq)
         for row in fresh
-    ]  # fmt: skip
+    ]
 
 
 def _id(row: Any) -> tuple[str, str, str]:

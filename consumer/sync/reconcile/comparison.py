@@ -92,7 +92,7 @@ class Comparison:
                     elif self._odd.is_whole(one):
                         found.append(one)
                     else:
-                        report.note_unplaced(Unplaced(kind, one.object_id, is_paid=one.is_paid))
+                        report.note_unplaced(Unplaced(one.object_id, is_paid=one.is_paid))
                 at_once, changes = await self._compared(kind, found, report, terms)
                 if report.dry_run:
                     continue
@@ -186,4 +186,4 @@ class Comparison:
                 await observations.keep(session, [one.observed for one in taken])
             report.published += len(taken)
             for one in too_large:
-                report.note_unplaced(Unplaced(one.kind, one.object_id, is_paid=one.is_paid))
+                report.note_unplaced(Unplaced(one.object_id, is_paid=one.is_paid))

@@ -19,7 +19,6 @@ class Unplaced:
     """A record without the id it is kept by (an order's is the merchant's), also when it is read singly. `id` is the
     service's own, if there is one."""
 
-    kind: ObjectKind
     id: str | None
     is_paid: bool
 
@@ -56,11 +55,11 @@ class ServiceLists:
             version = await self._app.versions()
             found = await _single(listing, one.id)
             if found is None:
-                return Unplaced(kind, one.id, is_paid)
+                return Unplaced(one.id, is_paid)
             one = found
         name = _name(kind, one)
         if name is None:
-            return Unplaced(kind, one.id, is_paid or (kind == "order" and one.status == PAID))
+            return Unplaced(one.id, is_paid or (kind == "order" and one.status == PAID))
         return self._app.observation(kind, name, version, one.raw)
 
 

@@ -97,9 +97,9 @@ async def test_a_report_counts_all_and_lists_some(world: World) -> None:
 
 def test_what_cannot_be_kept_is_counted_and_the_first_are_named() -> None:
     report = DriftReport(application="default")
-    report.note_unplaced(Unplaced("order", None, is_paid=True))
+    report.note_unplaced(Unplaced(None, is_paid=True))
     for number in range(UNPLACED_MAX + 1):
-        report.note_unplaced(Unplaced("order", f"ord_{number}", is_paid=number < 2))
+        report.note_unplaced(Unplaced(f"ord_{number}", is_paid=number < 2))
     assert (report.unplaced, report.unplaced_paid) == (UNPLACED_MAX + 2, 3)
     assert report.unplaced_ids == [f"ord_{number}" for number in range(UNPLACED_MAX)]
 
