@@ -19,7 +19,7 @@ from consumer.ledger.plans.plans import HalfApplied
 from consumer.ledger.reading import hints, quarantine, read_requests
 from consumer.ledger.reading.read_requests import Unreadable
 from consumer.ledger.tables import HandlerRow, ReadRow, RunStatus
-from consumer.reason import Reason, reason_of
+from consumer.reason import Reason
 
 LATELY: Final = timedelta(minutes=10)
 # Nobody outside can bring these about.
@@ -126,7 +126,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         denied=await hints.denied(session),
         quarantined=await quarantine.count(session),
         quarantined_lately=sum(lately.values()),
-        refused_lately=sum(count for reason, count in lately.items() if reason_of(reason) in OURS),
+        refused_lately=sum(count for reason, count in lately.items() if reason in OURS),
         refused=await quarantine.count_of(session, OURS),
         paused_handlers=tuple(paused),
         waiting_handlers=tuple(sorted({*breakers, *put_off})),

@@ -54,9 +54,7 @@ def list_quarantine(
         settings = settings_looking()
         async with ledger(settings) as database, database.reading() as session:
             rows = await quarantine.newest(session, application=application, reason=reason, limit=limit)
-            counted: Counter[str] = Counter()
-            for word, count in (await quarantine.count_since(session, EARLIEST, application)).items():
-                counted[reason_of(word).value] += count
+            counted = await quarantine.count_since(session, EARLIEST, application)
         if not rows and application is not None:
             require_application(application, settings)
         return [delivery_document(row) for row in rows], counted

@@ -25,7 +25,7 @@ from consumer.ledger.plans import plans
 from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.ledger.trail import sealing
-from consumer.reason import Reason, reason_of
+from consumer.reason import Reason
 
 LISTED = 100
 LISTED_MAX = 1000
@@ -131,9 +131,7 @@ async def list_quarantine(request: web.Request) -> web.Response:
     reason = None if word is None else Reason(word)
     async with desk.database.reading() as session:
         rows = await quarantine.newest(session, application=application, reason=reason, limit=LISTED)
-        counted: Counter[str] = Counter()
-        for stored, count in (await quarantine.count_since(session, EVER, application)).items():
-            counted[reason_of(stored).value] += count
+        counted = await quarantine.count_since(session, EVER, application)
     rows_ = [delivery_document(row) for row in rows]
     return page(request, "lists/quarantine.html", rows=rows_, counted=counted.most_common(), reason=word)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -16,7 +17,7 @@ from consumer.ledger.engine.chunks import CHUNK, portions
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered, up_to
 from consumer.ledger.reading import room
 from consumer.ledger.tables import QuarantineRow
-from consumer.reason import Reason, stored_as
+from consumer.reason import Reason, reason_of, stored_as
 
 _QUARANTINE: Table = QuarantineRow.__table__
 PRUNED_AT_ONCE: Final = 5000
@@ -165,14 +166,17 @@ async def count(session: AsyncSession) -> int:
     return 0 if span is None else await count_between(session, span)
 
 
-async def count_since(session: AsyncSession, since: datetime, application: str | None = None) -> dict[str, int]:
-    """How many were put there since then, by what the row holds as its reason; among the newest COUNT_MAX."""
+async def count_since(session: AsyncSession, since: datetime, application: str | None = None) -> Counter[str]:
+    """How many were put there since then, by the code of their reason; among the newest COUNT_MAX."""
     lately = select(_QUARANTINE.c.reason, _QUARANTINE.c.application).where(_QUARANTINE.c.created_at >= since)
     newest_first = lately.order_by(_QUARANTINE.c.created_at.desc()).limit(COUNT_MAX).subquery()
     statement = select(newest_first.c.reason, func.count()).group_by(newest_first.c.reason)
     if application is not None:
         statement = statement.where(newest_first.c.application == application)
-    return {row[0]: row[1] for row in await session.execute(statement)}
+    counted: Counter[str] = Counter()
+    for stored, count_ in await session.execute(statement):
+        counted[reason_of(stored).value] += count_
+    return counted
 
 
 async def count_of(session: AsyncSession, reasons: Collection[Reason]) -> int:
