@@ -54,9 +54,13 @@ class Payload(BaseModel):
         try:
             return cls.model_validate(dict(document))
         except ValidationError as error:
-            wrong = error.errors(include_input=False, include_url=False, include_context=False)
-            told = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in wrong[:5])
-            raise PayloadUnexpected(f"{event_type} does not look like {cls.__name__}: {told}") from None
+            raise PayloadUnexpected(f"{event_type} does not look like {cls.__name__}: {misfits(error)}") from None
+
+
+def misfits(error: ValidationError) -> str:
+    """The first five fields that do not fit, and why, without a value."""
+    wrong = error.errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in wrong[:5])
 
 
 def _refuse_second(event_type: str, model: type[Payload]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from consumer.errors import HandlerMisuse
+from consumer.payload import misfits
 
 MODEL = "OPTIONS"
 
@@ -49,6 +50,4 @@ def options_for(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        wrong = error.errors(include_input=False, include_url=False, include_context=False)
-        told = "; ".join(f"{'.'.join(str(part) for part in one['loc'])}: {one['msg']}" for one in wrong[:5])
-        raise HandlerMisuse(f"the options do not fit {model.__name__}: {told}") from None
+        raise HandlerMisuse(f"the options do not fit {model.__name__}: {misfits(error)}") from None
