@@ -172,6 +172,8 @@ so a publish ends when its time is over, and `inspect` says what is wrong with t
 NO_TLS: Final = "rejected SSL upgrade"
 NO_AUTHORITY: Final = "root certificate file"
 """asyncpg has no kind of error for these two."""
+NONE_FITS: Final = "TargetServerAttributeNotMatched"
+"""What asyncpg raises where no host of the URL is what its `target_session_attrs` asks for: none is the primary now."""
 TLS: Final = Cause(errors.BrokerTlsFailed, "check CONSUMER_KAFKA_CA_FILE, the certificate's names and its dates")
 NOT_UTF8: Final = Cause(
     errors.DatabaseNotUtf8,
@@ -221,6 +223,8 @@ def of_database(error: BaseException) -> LedgerError | None:
             return _ledger_error(DATABASE_TLS, "the server speaks none")
         if (isinstance(told, ValueError) and NO_AUTHORITY in str(told)) or _lacks_authority(told):
             return _ledger_error(DATABASE_TLS, "the file of the authority that signs the server's cannot be read")
+        if type(told).__name__ == NONE_FITS:
+            return _ledger_error(_READ_ONLY, "no host of the URL is what target_session_attrs asks for")
         if isinstance(told, socket.gaierror):
             return errors.LedgerUnavailable(reason="nobody knows the server's name")
         if isinstance(told, OSError) and told.errno == errno.ENOSPC:

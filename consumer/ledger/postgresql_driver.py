@@ -6,7 +6,8 @@ prepared by name is missing, or is another's. So nothing of ours outlives a tran
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import event
@@ -17,7 +18,11 @@ from sqlalchemy.pool import ConnectionPoolEntry
 REFUSED: Final = "startup parameter"
 OF_THE_WAY: Final = ("application_name", "tcp_")
 """Settings that are for who is at the other end of the connection."""
+Place = tuple[str, int]
+"""A host and its port."""
 _POOLED: Final = "is_pooled"
+ALONE_S: Final = 1.0
+"""So long each of several hosts has before the next is asked beside it."""
 
 
 class Driver:
@@ -32,6 +37,17 @@ class Driver:
 
     async def connect(self, *where: Any, **options: Any) -> Any:
         """A connection of asyncpg's, as its own `connect`. Raises as that."""
+        hosts, ports = options.get("host"), options.get("port")
+        if not isinstance(hosts, list) or not isinstance(ports, list):
+            return await self._connect(*where, **options)
+
+        async def to(place: Place) -> Any:
+            host, port = place
+            return await self._connect(*where, **{**options, "host": host, "port": port})
+
+        return await _first_of(list(zip(hosts, ports, strict=True)), to)
+
+    async def _connect(self, *where: Any, **options: Any) -> Any:
         import asyncpg
 
         if not self._is_pooled:
@@ -60,6 +76,44 @@ class Driver:
         def tell(connection: Connection) -> None:
             if connection.info.get(_POOLED):
                 connection.exec_driver_sql(self._with_each)
+
+
+async def _first_of(places: Sequence[Place], to: Callable[[Place], Awaitable[Any]]) -> Any:
+    """Of several hosts the first that will do, in their order; one that does not answer at once holds up none behind
+    it. asyncpg itself has one time for all: a machine that went off takes it whole, and nobody asks the one that was
+    promoted."""
+    import asyncpg
+
+    passed_over = (
+        OSError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError,
+        asyncpg.TargetServerAttributeNotMatched,
+    )  # fmt: skip
+    left, asked, failures = list(places), set[asyncio.Task[Any]](), list[BaseException]()
+    try:
+        while left or asked:
+            if left:
+                asked.add(asyncio.ensure_future(to(left.pop(0))))
+            wait_s = ALONE_S if left else None
+            answered, asked = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in answered:
+                error = task.exception()
+                if error is None:
+                    return task.result()
+                if not isinstance(error, passed_over):
+                    raise error
+                failures.append(error)
+    finally:
+        await _let_go(asked)
+    raise next((one for one in failures if not isinstance(one, OSError)), failures[-1])
+
+
+async def _let_go(asked: Collection[asyncio.Task[Any]]) -> None:
+    """Those that are not needed any more, also who answers just now."""
+    for task in asked:
+        task.cancel()
+    for found in await asyncio.gather(*asked, return_exceptions=True):
+        if not isinstance(found, BaseException):
+            found.terminate()
 
 
 async def _is_lent(connection: Any) -> bool:

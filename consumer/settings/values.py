@@ -6,7 +6,7 @@ import base64
 import binascii
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ DATABASE_WORDS = frozenset(
      "passfile", "service", "servicefile", "prepared_statement_cache_size"}
 )  # fmt: skip
 """What may stand behind the '?' of a PostgreSQL's URL: what asyncpg and SQLAlchemy know there."""
+TAKES_WRITES = frozenset({"any", "primary", "read-write"})
 
 _AGE = re.compile(r"([0-9]{1,5})([hdw])\Z")
 _PAST_DUE = re.compile(r"(keep|revoke|grace:[1-9][0-9]{0,3}d)\Z")
@@ -130,12 +131,19 @@ def checked_database_url(value: SecretStr) -> SecretStr:
     return value
 
 
-def _check_words(given: Collection[str]) -> None:
+def _check_words(given: Mapping[str, Sequence[str]]) -> None:
     """Providers write there what libpq knows."""
     if "sslmode" in given:
         raise ValueError("behind the '?' write 'ssl=require' (or 'ssl=verify-full'), not 'sslmode=…'")
     if not DATABASE_WORDS.issuperset(given):
         raise ValueError("behind the '?' stands what is not known there (ssl, host, port, target_session_attrs, … are)")
+    hosts = given.get("host", ())
+    listed = len(hosts) == 1 and "," in hosts[0]
+    ports = ",".join(given.get("port", ())).split(",")
+    if (listed and len(ports) != len(hosts[0].split(","))) or (len(hosts) > 1 and not all(":" in one for one in hosts)):
+        raise ValueError("several hosts have a port each: '?host=db-1:5432&host=db-2:5432'")
+    if not TAKES_WRITES.issuperset(given.get("target_session_attrs", ())):
+        raise ValueError("the ledger wants the host that takes writes: 'target_session_attrs=read-write'")
 
 
 def _hint(scheme: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,66 @@ async def test_a_connection_that_a_network_lost_without_a_word_is_given_up_at_bo
     assert options["TCP_USER_TIMEOUT"] / 1000 < CLAIM_LEASE_S
     assert set(told.values()) == {"client"}, told
     assert len(told) == len(OURS)
+
+
+# --- several hosts --------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _doors(ledger: Database, count: int) -> AsyncIterator[list[TcpProxy]]:
+    """So many ways to the server, each as a host of its own."""
+    socket_of = Path(str(make_url(str(ledger.engine.url)).query["host"])) / ".s.PGSQL.5432"
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(TcpProxy(socket_of)) for _ in range(count)]
+
+
+@asynccontextmanager
+async def _by(ledger: Database, doors: Sequence[TcpProxy]) -> AsyncIterator[Database]:
+    """The ledger as a URL of these hosts finds it, of which it wants the primary."""
+    there = make_url(str(ledger.engine.url))
+    hosts = "&".join(f"host=127.0.0.1:{door.port}" for door in doors)
+    words = f"{hosts}&ssl=disable&target_session_attrs=read-write"
+    found = Database(f"postgresql+asyncpg://{there.username}@/{there.database}?{words}", pool_size=1)
+    try:
+        yield found
+    finally:
+        await found.stop()
+
+
+# case: O2
+async def test_a_host_that_answers_nothing_keeps_nobody_from_the_next(ledger: Database) -> None:
+    """A primary whose machine went off: it had all the time there was, and nobody asked the one that was promoted."""
+    async with _doors(ledger, 2) as doors, _by(ledger, doors) as found:
+        doors[0].block()
+        async with asyncio.timeout(database.CHECK_WITHIN_S):
+            await record(found, 1)
+        doors[0].unblock()
+        assert await stored(found) == 1
+
+
+# case: O2
+async def test_a_host_that_is_slow_is_taken_all_the_same_where_no_other_will_do(ledger: Database) -> None:
+    async with _doors(ledger, 2) as doors, _by(ledger, doors) as found:
+        await doors[1].refuse()
+        doors[0].delay_s = 0.3
+        await record(found, 1)
+        assert await stored(found) == 1
+
+
+# case: O2
+async def test_where_no_host_is_the_primary_it_is_read_only_until_one_is(ledger: Database) -> None:
+    """In a switchover there is none for a while: every role ended, and `serve` took no webhook."""
+    async with _doors(ledger, 2) as doors, _by(ledger, doors) as found:
+        await _told(ledger, "SET default_transaction_read_only = on")
+        with pytest.raises(LedgerReadOnly) as told:
+            await record(found, 1)
+        assert told.value.retryable
+        await doors[1].refuse()
+        with pytest.raises(LedgerReadOnly):  # who answers knows more than who does not
+            await record(found, 1)
+        await _told(ledger, "RESET default_transaction_read_only")
+        await record(found, 1)
+        assert await stored(found) == 1
 
 
 async def _told(ledger: Database, *statements: str) -> None:
