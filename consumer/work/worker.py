@@ -107,8 +107,9 @@ class Worker:
         self._looked_up_to: runs.Lane | None = None
         self._blind: ConsumerError | None = None
         self._uncommitted = False
-        self._assigned_anew = False
+        self._must_compare = False
         self._went_back: dict[Partition, int] = {}
+        self._came_to: dict[Partition, int] = {}
         self._noted: Mapping[Partition, int] = {}
         self._unpolled = Condition("poll_failed")
         self._untaken = Condition("batch_not_stored")
@@ -236,7 +237,7 @@ class Worker:
             await self._committed()
             return
         self._unpolled.over()
-        if self._assigned_anew:
+        if self._must_compare:
             records, _ = await self._that_follow(subscription, records, frozenset(), stop)
         if not records:
             await self._committed()
@@ -282,12 +283,12 @@ class Worker:
         uncompared = Condition("ledger_and_log_not_compared")
         await self._next.settled()
         while not stop.is_set():
-            self._assigned_anew = False
+            self._must_compare = False
             try:
                 stands = await subscription.stands()
                 back = await self._go_back(subscription, stands, behind)
             except ConsumerError as error:
-                self._assigned_anew = True
+                self._must_compare = True
                 self._blind = error if isinstance(error, BrokerError) else self._blind
                 uncompared.lasts(error)
                 await rest(self._clock, RETRY_MOST_S, stop)
@@ -307,14 +308,16 @@ class Worker:
         async with self._database.transaction() as session:
             places = await log_positions.load(session, [self._config.topic])
             new = {one: offset for one, offset in stands.items() if (one.topic, one.number) not in places}
-            await log_positions.keep(session, {(one.topic, one.number): offset for one, offset in new.items()})
+            await log_positions.keep(session, _places(new))
             offsets = {Partition(*place): offset for place, offset in places.items()}
             older = {one: at for one, at in offsets.items() if at < stands.get(one, at)}
             if older != self._noted:
                 note_restored(session, self._config.topic, older, stands, self._clock.now())
         self._noted = older
+        behind |= {one for one, at in self._came_to.items() if offsets.get(one, at) < at}
         again = frozenset(one for one in behind if self._went_back.get(one) != offsets.get(one))
         back = await subscription.rewind(offsets, anyway=again)
+        self._came_to = {one: offsets.get(one, at) for one, at in stands.items()}
         self._went_back |= {one: offsets[one] for one in back}
         self._next.drop(back)
         topic = self._config.topic
@@ -350,6 +353,7 @@ class Worker:
                 wait_s = min(wait_s * 2, RETRY_MOST_S)
             else:
                 self._untaken.over()
+                self._came_to |= next_offsets(records)
                 if self._went_back:
                     self._went_back = _without(self._went_back, (one.partition for one in records))
                 self._after(taken, records, self._clock.monotonic() - began)
@@ -367,7 +371,7 @@ class Worker:
 
     async def _began(self, partitions: frozenset[Partition]) -> None:
         self._observer.moved("assigned", len(partitions))
-        self._assigned_anew = True
+        self._must_compare = True
 
     async def _finish_batch(self, partitions: frozenset[Partition]) -> None:
         """Partitions are about to go: let the batch in hand be stored first, so that fewer records come twice."""
@@ -375,6 +379,7 @@ class Worker:
         self._next.drop(partitions)
         self._went_back = _without(self._went_back, partitions)
         await self._idle.wait()
+        self._came_to = _without(self._came_to, partitions)
         await self._committed()
 
     # --- housekeeping ------------------------------------------------------------------------------------------
@@ -398,7 +403,7 @@ class Worker:
             await is_set_within(stop, until_tick(self._clock, HOUSEKEEPING_S * RENEW_EVERY))
 
     async def _tidy(self, *, renew: bool) -> None:
-        """Renew claims, honour pauses, let go what waits behind nothing."""
+        """Renew claims, honour pauses, let go what waits behind nothing; see that the ledger stands where it stood."""
         if renew:
             await self._dispatcher.renew_claims()
             async with self._database.transaction() as session:
@@ -410,6 +415,8 @@ class Worker:
         async with self._database.reading() as session:
             paused = await handlers.paused(session)
             parked = await runs.stranded(session, self._looked_up_to)
+            if renew and await log_positions.behind(session, _places(self._came_to)):
+                self._must_compare = True  # it failed over to an older copy: in a quiet partition no batch would tell
         paused |= self._pauser.unstored  # read last: one may have paused itself just now
         self._honour(paused)
         self._observer.paused(paused, [handler.name for handler in self._registry.handlers])
@@ -458,6 +465,10 @@ class Worker:
             self._unmeasured.over()
         except BrokerError as error:
             self._unmeasured.lasts(error)
+
+
+def _places(offsets: Mapping[Partition, int]) -> dict[log_positions.Place, int]:
+    return {(one.topic, one.number): offset for one, offset in offsets.items()}
 
 
 def _without(places: Mapping[Partition, int], partitions: Iterable[Partition]) -> dict[Partition, int]:

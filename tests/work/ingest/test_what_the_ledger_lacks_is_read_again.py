@@ -92,6 +92,30 @@ async def test_it_is_in_the_trail_though_the_ledger_was_away_when_it_was_noted(
         assert await _restores(session)
 
 
+# case: O7
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "never committed"])
+async def test_all_of_it_though_nothing_more_comes(
+    sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    """A shop at night: an operator's word of the lost second was nowhere until the next event of its partition came, or
+    the worker was started anew."""
+    shop = Workshop(sqlite_ledger, broker, [fine])
+
+    async def away(*_: object) -> frozenset[Partition]:
+        raise BrokerUnavailable("the group's offsets are away")
+
+    async with shop.working():
+        with monkeypatch.context() as patch:
+            if not is_committed:
+                patch.setattr(EmbeddedSubscription, "commit", away)
+            await shop.publish(*(order_paid(number) for number in range(20)))
+            await eventually(lambda: shop.all_succeeded(20))
+            if is_committed:
+                await eventually(lambda: _is_committed(broker))
+            await set_back(sqlite_ledger, 3)
+        await eventually(lambda: shop.all_succeeded(20))
+
+
 async def _restores(session: AsyncSession) -> int:
     return await session.scalar(text("SELECT count(*) FROM audit WHERE action = 'ledger.restored'")) or 0
 

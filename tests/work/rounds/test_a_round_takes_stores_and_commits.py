@@ -301,12 +301,12 @@ async def test_a_comparison_is_tried_until_it_succeeds_and_leaves_what_was_set_b
     stands = Step(BrokerUnavailable(), {ZERO: 4}, {ZERO: 4})
     bench.subscription.stands = stands.next
     bench.worker.back = [LedgerUnavailable(), frozenset({ZERO})]
-    bench.worker._assigned_anew = True
+    bench.worker._must_compare = True
     with capture_logs() as logs:
         found = await bench.worker._that_follow(bench.subscription, [FIRST, OTHER], frozenset({ONE}), bench.stop)
     assert found == ([], frozenset())  # 0 is set back, 1 is another member's
     assert (bench.clock.naps, bench.told()) == ([module.RETRY_MOST_S] * 2, "broker_unavailable")
-    assert not bench.worker._assigned_anew
+    assert not bench.worker._must_compare
     assert [line["event"] for line in logs] == [
         "ledger_and_log_not_compared", "ledger_and_log_not_compared", "ledger_and_log_not_compared_over",
     ]  # fmt: skip
