@@ -27,6 +27,8 @@ WITHIN_S: Final = 12.0
 BEHIND: Final = timedelta(minutes=2)
 BEHIND_STUCK: Final = timedelta(minutes=5)
 SETTLED_AFTER: Final = timedelta(seconds=45)
+ELSEWHERE_AFTER: Final = timedelta(minutes=2)
+"""Longer than the log keeps a member that hangs."""
 REMEMBERED: Final = timedelta(days=1)
 CLIENTS_MAX, CLIENT_CHARS = 3, 60
 OLDER_VERSION: Final = "consumer"
@@ -105,6 +107,15 @@ def strangers(report: GroupReport, processes: Sequence[Process]) -> list[str]:
     return sorted({*report.clients} - known) if processes else []
 
 
+def elsewhere(report: GroupReport, processes: Sequence[Process], now: datetime) -> list[Process]:
+    """Who reads as this group, and tells this ledger nothing though others do: it may write another one, a primary of
+    before that still runs. Pure."""
+    if not any(now - one.seen_at < SETTLED_AFTER for one in processes):
+        return []
+    quiet = (one for one in processes if one.stopped_at is None and now - one.seen_at > ELSEWHERE_AFTER)
+    return list({one.process: one for one in quiet if one.process in report.clients}.values())
+
+
 def _group(report: GroupReport, now: datetime, processes: Sequence[Process]) -> list[Finding]:
     found = []
     role = ROLE_OF.get(report.group.rpartition(".")[2], "")
@@ -118,6 +129,12 @@ def _group(report: GroupReport, now: datetime, processes: Sequence[Process]) -> 
     if others := strangers(report, processes):
         names = ", ".join(printable(one)[:CLIENT_CHARS] for one in others[:CLIENTS_MAX])
         text = f"somebody else reads as group {report.group} ({names}): what it takes no `{role}` sees until it is gone"
+        found.append(Finding(Grade.STUCK, "group_shared", text))
+    if quiet := elsewhere(report, processes, now):
+        names = ", ".join(f"pid {one.pid} on {one.host}" for one in quiet[:CLIENTS_MAX])
+        since = min(one.seen_at for one in quiet)
+        text = f"{names} reads as group {report.group}, and this ledger has heard nothing of it since {since:%H:%M}"
+        text = f"{text}: does it write another database, an old primary? Stop it; what it took is read again"
         found.append(Finding(Grade.STUCK, "group_shared", text))
     behind = now - report.oldest_at if report.oldest_at is not None else timedelta(0)
     if behind > BEHIND:

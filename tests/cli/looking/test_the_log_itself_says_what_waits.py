@@ -69,6 +69,20 @@ def test_a_group_that_is_read_and_a_little_behind_is_well() -> None:
     assert judge_log(LogLook(groups=[replace(READ, members=0)]), NOW) == [], "no worker: that is told as no_work"
 
 
+def test_who_reads_and_tells_this_ledger_nothing_may_write_another() -> None:
+    """A primary of before that still runs: half of the orders went there, and all was healthy here."""
+    both = replace(READ, members=2, clients=("shop-1", "shop-2"))
+    quiet = replace(WORKER, process="shop-2", pid=7, seen_at=NOW - timedelta(minutes=3))
+    [found] = judge_log(LogLook(groups=[both]), NOW, processes=[WORKER, quiet, replace(quiet, role="sync")])
+    assert (found.code, found.grade, found.text.count("pid 7 on")) == ("group_shared", Grade.STUCK, 1)
+    for other in (replace(quiet, stopped_at=quiet.seen_at), replace(quiet, seen_at=NOW - timedelta(minutes=1))):
+        assert judge_log(LogLook(groups=[both]), NOW, processes=[WORKER, other]) == []
+    gone = replace(READ, clients=("shop-1",))
+    assert judge_log(LogLook(groups=[gone]), NOW, processes=[WORKER, quiet]) == [], "it reads no more"
+    nobody_is_heard = [replace(one, seen_at=NOW - timedelta(minutes=3)) for one in (WORKER, quiet)]
+    assert "group_shared" not in [one.code for one in judge_log(LogLook(groups=[both]), NOW, processes=nobody_is_heard)]
+
+
 def test_nobody_is_a_stranger_while_the_ledger_does_not_say_who_we_are() -> None:
     # case: O6
     shared = replace(READ, members=2, clients=("kafka-console-consumer", "shop-1"))
