@@ -180,6 +180,10 @@ NOT_UTF8: Final = Cause(
     "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move the ledger there (backup.md)",
 )
 SLOW: Final = Cause(errors.LedgerSlow, "see what the server is busy with, and the network between")
+REPLICA: Final = Cause(
+    errors.LedgerAwaitsReplica,
+    "bring the replica back, or take it out of synchronous_standby_names and reload; nothing needs a restart",
+)
 DATABASE_TLS: Final = Cause(
     errors.DatabaseTlsFailed, "check the server's certificate, its names and dates, and PGSSLROOTCERT, who signs it"
 )
@@ -195,6 +199,7 @@ def every() -> Iterator[Cause]:
             DATABASE_TLS,
             NOT_UTF8,
             SLOW,
+            REPLICA,
             LOG_INCOMPATIBLE,
         ]
     )

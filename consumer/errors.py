@@ -156,6 +156,12 @@ class LedgerSlow(LedgerUnavailable):
     code = "ledger_slow"
 
 
+class LedgerAwaitsReplica(LedgerUnavailable):
+    """The database's commits wait for a synchronous replica that does not answer."""
+
+    code = "ledger_awaits_replica"
+
+
 class StatementCancelled(LedgerUnavailable):
     """The database cancels statements that take longer than it allows."""
 

@@ -100,6 +100,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[list[Che
         database = Database(settings.database_url.get_secret_value(), pool_size=3, create=False)
         stack.push_async_callback(database.stop)
         await require_current(database)
+        await database.require_commits()
         await database.probe()
         await look_at_encoding(database)
     except ConsumerError as error:

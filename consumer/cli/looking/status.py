@@ -41,7 +41,7 @@ from consumer.errors import (
 )
 from consumer.ledger import Database, health, processes
 from consumer.ledger.archiving import passes
-from consumer.ledger.engine.database import server_of, user_of
+from consumer.ledger.engine.database import COMMIT_LATE_S, server_of, user_of
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.engine.grants import require_grants
 from consumer.ledger.health import Figures
@@ -55,6 +55,7 @@ WALKS_LATE = 5
 SHOWN_FOR = timedelta(hours=1)
 LOOK_WITHIN_S = 25.0
 LOCK_S = 5.0
+WRITE_LATE_S = COMMIT_LATE_S + 1.0
 TOLD_APART = ("application", "held_up", "missing")
 UNHEARD_AFTER = timedelta(seconds=10)
 PROBLEMS_MAX = 3
@@ -271,13 +272,24 @@ async def _in_time() -> AsyncIterator[None]:
 
 async def _why_unheard(database: Database, listed: Sequence[Process], now: datetime) -> LedgerError | None:
     """Every process tells the ledger every few seconds that it lives. Where none did, either none lives, or the ledger
-    takes no write: that is asked by writing."""
+    takes no write: that is asked by writing. A write that waits for a replica ends when it is given up, and is there
+    all the same: then some are heard now and then."""
+    try:
+        await database.require_commits()
+    except LedgerError as error:
+        return error
     living = [one.seen_at for one in listed if one.stopped_at is None]
     if living and now - max(living) <= UNHEARD_AFTER:
         return None
+    probing = asyncio.create_task(database.probe())
     try:
-        await database.probe()
+        if not (await asyncio.wait({probing}, timeout=WRITE_LATE_S))[0]:
+            await database.require_commits()
+        await probing
         await require_grants(database, BUILT_IN)  # it may be that table alone which takes no write
     except LedgerError as error:
         return error
+    finally:
+        probing.cancel()
+        await asyncio.gather(probing, return_exceptions=True)
     return None

@@ -30,6 +30,7 @@ from consumer import sqlite_file
 from consumer.causes import is_for_want_of_room, of_database, of_disk
 from consumer.errors import (
     DatabaseMissing,
+    LedgerAwaitsReplica,
     LedgerCorrupt,
     LedgerDiskFull,
     LedgerError,
@@ -55,9 +56,16 @@ had begun keeps its locks on the server for two."""
 POOL_SIZE = 10
 POSTGRES_PORT = 5432
 CHECK_WITHIN_S = 5.0
+COMMIT_LATE_S = 5.0
 REASON_CHARS = 120
 LOCK_S = 30.0
 PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (name) DO UPDATE SET value = ''"
+
+# Of our own user: what others wait for is shown to administrators alone.
+AWAITING = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event = 'SyncRep'"
+    " AND clock_timestamp() - query_start > make_interval(secs => CAST(:late_s AS float))"
+)
 
 # SQLSTATE classes and codes after which the same may well work: connection, transaction rollback (deadlock), out of
 # resources, operator intervention, i/o error; a lock not had in time, a server that is a standby just now, a
@@ -159,6 +167,15 @@ class Database:
         """Write one row that is nobody's. Raises LedgerError, which says why it could not."""
         async with self.transaction() as session:
             await session.execute(text(PROBE))
+
+    async def require_commits(self) -> None:
+        """Raises LedgerAwaitsReplica where some have waited COMMIT_LATE_S for a replica: whoever reads sees nothing of
+        it. LedgerError when nobody answers."""
+        if self.dialect != "postgresql":
+            return
+        async with self.reading() as session:
+            if await session.scalar(AWAITING, {"late_s": COMMIT_LATE_S}):
+                raise LedgerAwaitsReplica
 
     async def check(self) -> bool:
         """Whether the database answers now and, after a failed write, takes writes again; bounded. Raises LedgerError,

@@ -19,6 +19,7 @@ from sqlalchemy.engine import make_url
 from consumer import errors
 from consumer.errors import LedgerError
 from consumer.ledger import Database
+from consumer.ledger.engine import database as module
 from tests.faults.scene import small_disk
 from tests.support.ports import eventually
 from tests.support.postgres import StoppableServer, create_database, stoppable_server
@@ -134,6 +135,39 @@ async def test_a_full_disk(database: Database, server: StoppableServer, disk: Pa
     await admin.execute("DROP TABLESPACE small")
     await admin.close()
     assert found == (errors.LedgerDiskFull, "53100")
+
+
+# case: O2
+# cause: REPLICA
+async def test_a_synchronous_replica_that_is_gone(
+    database: Database, server: StoppableServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commits hang; it was told as a server that does not answer, or is busy."""
+    monkeypatch.setattr(module, "COMMIT_LATE_S", 0.5)
+    await say(database, "CREATE TABLE kept (x integer)")
+    await database.require_commits()
+    admin = await asyncpg.connect(server.uri)
+    committing = None
+    try:
+        await admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'gone'")
+        await admin.execute("SELECT pg_reload_conf()")
+        committing = asyncio.create_task(say(database, "INSERT INTO kept VALUES (1)"))
+
+        async def is_told() -> bool:
+            try:
+                await database.require_commits()
+            except errors.LedgerAwaitsReplica:
+                return True
+            return False
+
+        await eventually(is_told, within_s=20, every_s=0.1, what="a commit waits")
+    finally:
+        await admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        await admin.execute("SELECT pg_reload_conf()")
+        await admin.close()
+        if committing is not None:
+            await asyncio.wait_for(committing, 20)
+    await database.require_commits()
 
 
 # case: O2

@@ -17,6 +17,7 @@ from consumer.ledger.engine import schema
 from consumer.ledger.processes import Pulse
 from tests.faults.rows.postgres import OF_POSTGRES
 from tests.faults.scene import Fault
+from tests.faults.scene import fault as a_fault
 from tests.faults.server import PostgresServer, postgres
 from tests.support.desk import Desk
 
@@ -77,6 +78,22 @@ async def _codes(fault: Fault, alone: Any, folder: Path) -> dict[str, Any]:
     codes = {one["code"] for one in json.loads(done.stdout)["findings"]}
     print(f"{fault.what:50} {seconds:5.1f} {sorted(codes)}")
     return {"is_true": bool(codes & fault.codes) and "no_work" not in codes, "codes": codes, "s": seconds}
+
+
+async def test_a_synchronous_replica_that_is_gone_is_named(alone: Alone, tmp_path: Path) -> None:
+    """Commits hang, and reading goes on: it was a server that is busy, or a network."""
+    gone = a_fault(
+        "PostgreSQL", "without its synchronous replica", "ledger_awaits_replica",
+        strike=lambda scene: scene.server.say(
+            "ALTER SYSTEM SET synchronous_standby_names = 'gone'", "SELECT pg_reload_conf()"
+        ),
+        cure=lambda scene: scene.server.say(
+            "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"
+        ),
+    )  # fmt: skip
+    found = await _codes(gone, alone, tmp_path)
+    assert found["is_true"], found
+    assert found["s"] < WITHIN_S
 
 
 async def test_read_only_is_named_where_nobody_ever_ran_and_by_doctor(tmp_path: Path) -> None:
