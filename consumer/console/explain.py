@@ -23,11 +23,14 @@ from consumer.console.timeline import ENTRIES_MAX, newest, timeline, wait_of, wa
 from consumer.console.views import access_view, findings_of, order_view, rows_of, subscription_view
 from consumer.errors import NotFound
 from consumer.ledger.handling import handlers, lanes
+from consumer.ledger.handling.requests import requests
 from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
+from consumer.plugin import derived_id
 from handlers.access import tables as access
 from handlers.access.policy import Policy
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.order import FINDING_OF_HOLD, Hold
+from handlers.fulfilment.store import REQUESTED
 
 OUTBOX: Table = OutboxRow.__table__
 READS: Table = ReadRow.__table__
@@ -84,7 +87,7 @@ async def explain_order(
             await _due(session, application, {key: {}}),
             await _handed_on(session, application, state["steps"], but=key),
             reads,
-            _unserved(state),
+            await _unserved(session, state),
             _held(application, order_id, state["hold"], state["findings"]),
         ),
     }
@@ -205,7 +208,8 @@ async def _next_of_orders(
     due += await _reads(session, application, "order", named, is_read=is_read)
     for id_, one in shown.items():
         due += [
-            entry | named[id_] for entry in [*_unserved(one), *_held(application, id_, one["hold"], one["findings"])]
+            entry | named[id_]
+            for entry in [*await _unserved(session, one), *_held(application, id_, one["hold"], one["findings"])]
         ]
     for row in older:
         found = await findings_of(session, fulfilment.FINDINGS, application, row["order_id"])
@@ -295,11 +299,15 @@ async def _reads(session: AsyncSession, application: str, kind: str, ids: Named,
     ]  # fmt: skip
 
 
-def _unserved(state: Mapping[str, Any]) -> list[Entry]:
-    """Asked for, and nobody who fulfils took it: that one is installed, or says `fulfils=True`, is for a person."""
+async def _unserved(session: AsyncSession, state: Mapping[str, Any]) -> list[Entry]:
+    """Asked for, and nobody who fulfils took it: that one is installed, or says `fulfils=True`, is for a person. What a
+    seed asked for, nobody is to do."""
     is_due = state["requested_at"] is not None and state["unfulfillable_at"] is None
-    served = any(run["fulfils"] for run in state["runs"])
-    return [{"at": None, "code": "no_handler", "detail": NOBODY}] if is_due and not served else []
+    if not is_due or any(run["fulfils"] for run in state["runs"]):
+        return []
+    event_id = derived_id(state["application"], REQUESTED, f"order:{state['order_id']}", "order")
+    asked = (await requests(session, state["application"], [event_id])).get(event_id)
+    return [] if asked and asked.is_history else [{"at": None, "code": "no_handler", "detail": NOBODY}]
 
 
 def _held(application: str, order_id: str, hold: Hold | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:

@@ -7,16 +7,18 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, Final
 
-from sqlalchemy import FromClause, ScalarSelect, Table, select
+from sqlalchemy import ColumnElement, FromClause, Table, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.reading import budgets
-from consumer.ledger.tables import EventRow, RunRow
+from consumer.ledger.tables import EventRow, OutboxRow, RunRow
+from consumer.wire import SEED
 from handlers.fulfilment.store import REQUESTED
 
 EVENTS: Table = EventRow.__table__
 RUNS: Table = RunRow.__table__
+OUTBOX: Table = OutboxRow.__table__
 NAME: Final = "fulfilment/taken"
 PAGE: Final = 1_000
 SETTLED_AFTER: Final = timedelta(minutes=5)
@@ -28,15 +30,21 @@ async def until(session: AsyncSession) -> int:
     return int(await budgets.load(session, NAME) or 0)
 
 
-def taker(event: FromClause) -> ScalarSelect[Any]:
-    """A run of this event by a handler that fulfils; null where there is none. One probe an event: EXISTS may be
-    turned into a join with everything that was ever run."""
+def taker(event: FromClause) -> ColumnElement[Any]:
+    """A run of this event by a handler that fulfils; or that a seed asked for it, so that nobody is to. Null where
+    neither is. One probe an event: EXISTS may be turned into a join with everything that was ever run."""
     run = select(RUNS.c.event_id).where(
         RUNS.c.application == event.c.application,
         RUNS.c.event_id == event.c.id,
         RUNS.c.handler.not_in(bystanders()),
     )
-    return run.limit(1).scalar_subquery()
+    # In words that no index of plans is for.
+    seeded = select(OUTBOX.c.event_id).where(
+        OUTBOX.c.application == event.c.application,
+        OUTBOX.c.event_id == event.c.id,
+        func.coalesce(OUTBOX.c.plan, "") == SEED,
+    )
+    return func.coalesce(run.limit(1).scalar_subquery(), seeded.limit(1).scalar_subquery())
 
 
 async def further(session: AsyncSession, now: datetime) -> tuple[int | None, bool]:

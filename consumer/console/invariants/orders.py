@@ -61,6 +61,8 @@ def class_of(one: BookedOrder) -> Class:
             return Class.UNEXPLAINED
         return Class.BY_HAND if is_settled(one.findings, "paid_unfulfillable", one.order_id) else Class.UNFULFILLABLE
     states = one.request.states if one.request else set()
+    if one.request is not None and one.request.is_history and states <= {RunStatus.SKIPPED}:
+        return Class.BEFORE
     if states == {RunStatus.SKIPPED}:
         return Class.GIVEN_UP
     if states - {RunStatus.SKIPPED} == {RunStatus.SUCCEEDED}:
@@ -105,4 +107,5 @@ def _of_request(request: Request | None, requested_at: datetime, now: datetime) 
         return [] if is_underway else ["request_lost"]
     if RunStatus.DEAD in request.states:
         return ["fulfilment_dead"]
-    return ["no_handler"] * (not request.runs and request.arrived_at is not None)
+    is_untaken = not request.runs and not request.is_history
+    return ["no_handler"] * (is_untaken and request.arrived_at is not None)

@@ -26,7 +26,7 @@ class Class(StrEnum):
     PERIOD = "period"  # a period of a subscription
     AFTER_END = "after_end"  # a charge after the subscription's end (case A22)
     BY_HAND = "by_hand"  # an operator settled it: refunded by hand, or goodwill
-    BEFORE = "before"  # there at the first walk, remembered and not acted on (case B30)
+    BEFORE = "before"  # there at the first walk, remembered or taken in by a seed, and not acted on (case B30)
     UNEXPLAINED = "unexplained"
 
 

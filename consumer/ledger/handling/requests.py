@@ -15,6 +15,7 @@ from consumer.columns import among, unindexed
 from consumer.ledger.handling.handlers import bystanders, handing_on
 from consumer.ledger.tables import DERIVED, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
 from consumer.plugin.handler import matches
+from consumer.wire import SEED
 
 _EVENTS: Table = EventRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
@@ -28,10 +29,11 @@ STEPS_MAX: Final = 1000
 @dataclass(kw_only=True)
 class Request:
     """One derived event: when it arrived (None: never), whether it was sent, and the state of each handler that
-    fulfils. `steps`: by what these handed it on."""
+    fulfils. `steps`: by what these handed it on. `is_history`: a seed asked for it, so nobody is to do it."""
 
     arrived_at: datetime | None = None
     is_sent: bool = False
+    is_history: bool = False
     runs: dict[str, str] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
 
@@ -65,10 +67,10 @@ class Step:
 async def requests(session: AsyncSession, application: str, event_ids: Collection[str]) -> Mapping[str, Request]:
     """Event id to what became of it; one that was never heard of is not in it."""
     found: dict[str, Request] = {}
-    sent = select(_OUTBOX.c.event_id, _OUTBOX.c.published_at)
+    sent = select(_OUTBOX.c.event_id, _OUTBOX.c.published_at, _OUTBOX.c.plan)
     mine = (_OUTBOX.c.application == application, among(_OUTBOX.c.event_id, event_ids))
-    for event_id, published_at in await session.execute(sent.where(*mine)):
-        found[event_id] = Request(is_sent=published_at is not None)
+    for event_id, published_at, plan in await session.execute(sent.where(*mine)):
+        found[event_id] = Request(is_sent=published_at is not None, is_history=plan == SEED)
     arrived = select(_EVENTS.c.id, _EVENTS.c.received_at)
     for event_id, at in await session.execute(
         arrived.where(_EVENTS.c.application == application, among(_EVENTS.c.id, event_ids))

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from consumer.app.upkeep.taking import move_on
 from consumer.console.alarms import taken
 from consumer.console.alarms import unfulfilled as unfulfilled_
 from consumer.console.alarms.unfulfilled import OBSERVES, PROVES, longest_held, unfulfilled
+from consumer.console.explain import explain_order
 from consumer.events import Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events
@@ -18,8 +19,9 @@ from consumer.ledger.handling import runs as runs_
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observations import Observed
-from consumer.ledger.tables import RunStatus
+from consumer.ledger.tables import OutboxRow, RunStatus
 from consumer.plugin import declared, derived_id
+from consumer.wire import SEED
 from handlers.fulfilment.handler import order_observed, order_paid
 from tests.support.handling.projections import START, Projections, observed, own, said
 
@@ -70,6 +72,26 @@ async def test_from_unsent_to_no_handler_to_done(database: Database) -> None:
     await ran(database, "A1", "succeeded")
     await ran(database, "A2", "succeeded", "skipped")
     assert await waiting(database) == {}
+
+
+async def test_history_that_a_seed_took_in_waits_for_no_handler(database: Database) -> None:
+    """It was seeded before the first plugin was there: nobody is to fulfil it, then or later."""
+    # case: B30, O5
+    orders = Projections(database, MODULE, options={"matching": "off"})
+    old = [f"old-{number}" for number in range(5)]
+    await orders.feed(*(said("order.paid", f"evt_{one}", trust=Trust.READ, order_id=one) for one in old))
+    async with database.transaction() as session:
+        await session.execute(update(OutboxRow).values(plan=SEED))
+    await orders.feed(said("order.paid", "evt_new", trust=Trust.READ, order_id="new"))
+    await orders.relay()
+    assert await waiting(database) == {("default", "no_handler"): (1, timedelta(days=1))}
+    async with database.reading() as session:
+        told = [await explain_order(session, "default", one) for one in (old[0], "new")]
+    assert [[one["code"] for one in found["next"]] for found in told] == [[], ["no_handler"]]
+    while await move_on(database):
+        pass
+    async with database.reading() as session:
+        assert await taken.until(session) > 0, "nobody has to look at it again and again"
 
 
 async def test_what_nobody_took_stays_in_sight_however_many_newer_ones_there_are(

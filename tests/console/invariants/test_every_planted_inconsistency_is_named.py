@@ -64,6 +64,17 @@ async def test_every_payment_is_in_one_class_and_nothing_is_left(database: Datab
     assert found.grants == {"active": 3, "complimentary": 1}
 
 
+@pytest.mark.parametrize("ships", [None, "skipped"], ids=["no plugin yet", "a plugin was there"])
+async def test_what_a_seed_took_in_is_history_and_waits_for_no_handler(database: Database, ships: str | None) -> None:
+    # case: B30
+    shop = Shop(database)
+    await shop.paid("old", ships=ships)
+    await shop.sql("UPDATE outbox SET plan = 'seed'")
+    found = await shop.check()
+    assert (found.problems, found.residual) == ([], 0)
+    assert {name.value: one.payments for name, one in found.sums.items() if one.payments} == {"before": 1}
+
+
 def sql(*statements: str) -> Plant:
     async def plant(shop: Shop) -> None:
         await shop.sql(*statements)
