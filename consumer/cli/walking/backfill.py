@@ -119,16 +119,18 @@ async def _consent_to_history(syncing: Syncing, options: BackfillOptions, *, yes
     B30). Returns the applications whose history that is. Raises as `consent`, and LedgerError."""
     if options.seed or options.dry_run or options.reads_bookmark:
         return ()
-    left: dict[str, int] = {}
+    left: dict[str, str] = {}
     for name, one in syncing.applications.items():
         floor = await one.backfill.first_walk.floor()
         async with syncing.database.reading() as session:
             count = await cutover.left_alone(session, name)
-        if count and (options.since is None or floor is None or options.since < floor):
-            left[name] = count
+            is_unknown = floor is None and not await cutover.is_seen_to(session, name)
+        is_before = options.since is None or options.since < (floor or syncing.clock.now() - cutover.HISTORY)
+        if (count or is_unknown) and is_before:
+            left[name] = f"at least {count} were left alone" if count else "nothing has walked here yet"
     if left:
-        told = ", ".join(f"{name}: at least {count}" for name, count in left.items())
-        consent(f"act on events from before the first walk, which were left alone ({told})?", yes=yes)
+        told = ", ".join(f"{name}: {which}" for name, which in left.items())
+        consent(f"act on events from before the first walk ({told})?", yes=yes)
     return left.keys()
 
 

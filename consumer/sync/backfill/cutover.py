@@ -99,9 +99,12 @@ class FirstWalk:
 
 async def left_alone(session: AsyncSession, application: str) -> int:
     """So many at least; 0 when there are none, or somebody has seen to them."""
-    if (await SeenTo.of(session, application)).at is not None:
-        return 0
-    return (await Left.of(session, application)).events
+    return 0 if await is_seen_to(session, application) else (await Left.of(session, application)).events
+
+
+async def is_seen_to(session: AsyncSession, application: str) -> bool:
+    """Whether somebody has archived, or acted on, all that was listed."""
+    return (await SeenTo.of(session, application)).at is not None
 
 
 async def note_left(session: AsyncSession, application: str, events: int, *, token: int, now: datetime) -> int:

@@ -68,14 +68,14 @@ async def shop(environ: dict[str, str]) -> AsyncIterator[Shop]:
 @pytest.mark.parametrize("name", ["aaa", "zzz"])
 async def test_one_application_that_fails_keeps_no_other_from_its_walk(shop: Shop, name: str) -> None:
     # case: S7, B25, I29
-    done = await shop.call("backfill", "--full", "--json", **shop.beside(name))
+    done = await shop.call("backfill", "--full", "--json", "--yes", **shop.beside(name))
     assert done.returncode == 1
     walks = {walk["application"]: walk for walk in json.loads(done.stdout)["walks"]}
     assert walks["default"]["published"] == shop.listed
     assert (walks[name]["error"], "published" in walks[name]) == ("invalid_api_credentials", False)
     [line] = done.stderr.splitlines()
     assert line.startswith(f"error[invalid_api_credentials]: {name}: ")
-    read = await shop.call("backfill", "--full", **shop.beside(name))
+    read = await shop.call("backfill", "--full", "--yes", **shop.beside(name))
     assert read.stdout.startswith("default: ")
 
 
@@ -106,6 +106,23 @@ async def test_history_that_was_left_alone_is_acted_on_with_consent_only(shop: S
     assert consented.returncode == 0, consented.stderr
     assert (await shop.call("backfill", "--full")).returncode == 0, "nothing is left that it would ask about"
     assert await noted(shop) == [("history.acted_on", "application:default", why[1])], "who decided that, and why"
+
+
+async def test_the_very_first_command_ships_no_history_unasked(shop: Shop) -> None:
+    # case: B30
+    for words in (("--full",), ("--since", "7d")):
+        asked = await shop.call("backfill", *words)
+        assert (asked.returncode, asked.stderr[:12], asked.stdout) == (2, "error[usage]", "")
+    why = ("--reason", "what was sold elsewhere")
+    assert (await shop.call("backfill", "--seed", "--full", "--yes", *why)).returncode == 0
+    assert [action for action, _, _ in await noted(shop)] == ["history.archived"]
+    assert (await shop.call("backfill", "--full")).returncode == 0, "all of it was seen to"
+
+
+async def test_what_was_just_now_is_acted_on_without_a_question(shop: Shop) -> None:
+    # case: B30
+    done = await shop.call("backfill", "--since", "10m")
+    assert done.returncode == 0, done.stderr
 
 
 async def noted(shop: Shop) -> list[tuple[str, str, str | None]]:
