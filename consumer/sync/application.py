@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.clock import Clock
+from consumer.clock import Clock, SharedClock
 from consumer.errors import LeaseLost
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.reading import read_requests
 from consumer.ledger.reading.observation import ObjectKind, Observation
 from consumer.ledger.reading.sync_state import KeptState
+from consumer.lists.bookmark import SERVICE_SKEW
 from consumer.payments import PaymentsClient
 from consumer.sync.api import ApplicationApi
 from consumer.telemetry.metrics import Metrics
@@ -72,6 +73,16 @@ class Application:
             record=record,
             traceparent=traceparent,
         )
+
+    def service_time(self) -> datetime:
+        """What time it is, by our clock or by the service's, as its last answer told it: the later of the two. Events
+        bear the service's time, so what is history must not be reckoned by a clock of ours that is behind. Where time
+        is driven, that alone counts."""
+        now, told = self.clock.now(), self.client.service_clock
+        if told is None or not isinstance(self.clock, SharedClock):
+            return now
+        theirs, ours = told
+        return now + (theirs - ours) if theirs - ours > SERVICE_SKEW else now
 
     async def versions(self, count: int = 1) -> int:
         """The first of so many versions for what is read next: taken before the request leaves (case A40)."""

@@ -32,8 +32,8 @@ class StartingPoint:
         """
         bookmark = await self.bookmark() if options.reads_bookmark else Bookmark()
         now = self._app.clock.now()
-        cut_over = await self._cut_over(options, now) if options.seed else None
-        floor = await self._floor(options, now) if options.reads_bookmark else options.since
+        cut_over = await self._cut_over(options) if options.seed else None
+        floor = await self._floor(options) if options.reads_bookmark else options.since
         since = floor if bookmark.walked_at is None else None
         walk = replace(self._walk(lister, bookmark, now), since=since, sweeps=sweeps)
         return self._begun(walk, options, floor, cut_over)
@@ -45,7 +45,7 @@ class StartingPoint:
         seen = Bookmark(order=ListOrder.NEWEST_FIRST, head_ids=tuple(known), walked_at=now, swept_at=now)
         options = BackfillOptions(full=True)
         walk = replace(self._walk(lister, seen, now), sweeps=False)
-        return self._begun(walk, options, await self._floor(options, now))
+        return self._begun(walk, options, await self._floor(options))
 
     def _walk(self, lister: Lister, bookmark: Bookmark, now: datetime) -> Walk:
         return Walk(lister=lister, locators=self._app.locators, bookmark=bookmark, now=now, policy=self._policy.walk)
@@ -62,14 +62,15 @@ class StartingPoint:
         """The stored bookmark."""
         return await self._app.kept(Bookmark)
 
-    async def _floor(self, options: BackfillOptions, now: datetime) -> datetime:
+    async def _floor(self, options: BackfillOptions) -> datetime:
         """From when on events are acted on; a walk that is the first of all begins it, unless it only foretells."""
+        now = self._app.service_time()
         if not options.dry_run:
             await self._first_walk.begin(now)
         return await self._first_walk.floor() or now - self._first_walk.history
 
-    async def _cut_over(self, options: BackfillOptions, now: datetime) -> CutOver:
+    async def _cut_over(self, options: BackfillOptions) -> CutOver:
         """Where a seed ends. Raises UsageError for one that says neither how far back nor how far on it goes."""
         if not (options.full or options.since) and (await self.bookmark()).walked_at is not None:
             raise UsageError("a walk has been completed here: a seed needs --full or --since as well")
-        return await self._first_walk.cut_over(options.until, now)
+        return await self._first_walk.cut_over(options.until, self._app.service_time())

@@ -77,7 +77,7 @@ class Canary(Stage):
         bookmark = await self._app.kept(Bookmark)
         before = await self._app.kept(Sightings)
         now = self._app.clock.now()
-        floor = await self._first_walk.floor() or now - self._first_walk.history
+        floor = await self._first_walk.floor() or self._app.service_time() - self._first_walk.history
         shown, places = Shown(), dict(before.places)
         failures: list[PaymentsError] = []
         orders = {"event": bookmark.order, "order": ListOrder.UNKNOWN}
