@@ -223,7 +223,8 @@ class Receiver:
         root, outcome = None, "refused"
         try:
             received_at = self._shared.now()
-            root = self._tracing.root("receive", headers.get("traceparent"))
+            about = {"application": endpoint.application} if self._tracing.is_on else None
+            root = self._tracing.root("receive", headers.get("traceparent"), about)
             _TRACE.set(root.traceparent)
             topic, message, answer, problem = decide(
                 endpoint, body, headers, received_at, root.traceparent, signed_by=self._clock.now

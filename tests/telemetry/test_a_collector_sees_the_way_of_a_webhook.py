@@ -54,6 +54,7 @@ async def test_from_the_port_to_the_handler_it_is_one_trace(tmp_path: Path) -> N
         # Who ends sends what it still has.
     seen = list(collector.spans())
     received = {span["traceId"]: span["spanId"] for _, span, _ in seen if span["name"] == "receive"}
+    assert {said["application"] for _, _, said in seen} == {"default"}
     taken = {said["type"]: span for _, span, said in seen if span["name"] == "take"}
     [(role, shipped, said)] = [one for one in seen if one[2].get("handler") == "warehouse:ship"]
     assert (role, shipped["name"], said["type"], said["status"]) == ("work", "run", "fulfilment.requested", "succeeded")
