@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from consumer.events import Locators, Source, Trust, build_event, identify, locate, parse_json
 from consumer.receive.authenticity import Authenticity, StandardWebhooks
 from consumer.receive.decide import HEADERS_MAX_BYTES, Endpoint, decide, kept_headers, new_delivery_id
-from consumer.telemetry.traces import new_traceparent
+from consumer.telemetry.traces import Tracing
 from consumer.wire import pack_event, signed_headers, signed_key, unpack_event
 from tests.receive.rig import SECRET
 
@@ -66,13 +66,13 @@ def test_an_endpoint_has_a_scheme_exactly_when_it_checks_signatures() -> None:
 
 def test_a_hint_that_names_a_real_id_is_only_a_hint() -> None:
     # case: I16, I17
-    decision = decide(Endpoint(application="a"), b'{"id":"evt_1"}', {}, NOW, new_traceparent())
+    decision = decide(Endpoint(application="a"), b'{"id":"evt_1"}', {}, NOW, Tracing().root("receive").traceparent)
     assert decision.topic == "deliveries"
     assert decision.message.headers["trust"] == b"claimed"
 
 
 def test_a_delivery_id_leads_to_its_trace() -> None:
-    traceparent = new_traceparent()
+    traceparent = Tracing().root("receive").traceparent
     assert new_delivery_id(NOW.timestamp(), traceparent).endswith(traceparent[3:23])
 
 
