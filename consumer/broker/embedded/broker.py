@@ -228,7 +228,7 @@ class EmbeddedBroker:
 
     def _wake_records(self) -> None:
         for subscription in self._subscriptions:
-            subscription.wake(records=True, changes=False)
+            subscription.wake(changes=False)
 
     async def _watch(self, file: LogFile) -> None:
         """Notice what other processes (and other members here) wrote."""
@@ -245,7 +245,7 @@ class EmbeddedBroker:
             if version != seen:
                 seen = version
                 for subscription in self._subscriptions:
-                    subscription.wake(records=True, changes=True)
+                    subscription.wake(changes=True)
 
     async def _retain(self, file: LogFile) -> None:
         """Delete old records in bounded steps, at once while there is more to delete, else once a minute."""

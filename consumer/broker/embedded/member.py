@@ -105,10 +105,9 @@ class EmbeddedSubscription:
         """Whether it is stopped for good."""
         return self._stopped
 
-    def wake(self, *, records: bool, changes: bool) -> None:
-        """Look again now: something was published, or another process changed the file."""
-        if records:
-            self._records_wake.set()
+    def wake(self, *, changes: bool) -> None:
+        """Look again now: something was published, or another process changed the file (`changes`)."""
+        self._records_wake.set()
         if changes:
             self._change_wake.set()
 

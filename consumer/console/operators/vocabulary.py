@@ -76,8 +76,8 @@ def amount_problem(value: Any) -> str | None:
     return None
 
 
-def _text(max_chars: int) -> Rule:
-    return lambda value, _now: text_problem(value, max_chars)
+def _id(value: Any, _now: datetime) -> str | None:
+    return text_problem(value, ID_MAX_CHARS)
 
 
 def _name(max_chars: int) -> Rule:
@@ -102,15 +102,15 @@ def _time_to_come(value: Any, now: datetime) -> str | None:
 
 
 RULES: Mapping[str, Rule] = {
-    "customer": _text(ID_MAX_CHARS),
+    "customer": _id,
     "entitlement": _name(100),
     "expected_amount": lambda value, _now: amount_problem(value),
-    "id": _text(ID_MAX_CHARS),
+    "id": _id,
     "kind": _name(40),
     "mode": _one_of("payment", "subscription"),
-    "order_id": _text(ID_MAX_CHARS),
-    "price_id": _text(ID_MAX_CHARS),
-    "session_id": _text(ID_MAX_CHARS),
+    "order_id": _id,
+    "price_id": _id,
+    "session_id": _id,
     "source": _one_of("operator", "resolver"),
     "until": _time_to_come,
 }
