@@ -180,6 +180,10 @@ NOT_UTF8: Final = Cause(
     "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and move the ledger there (backup.md)",
 )
 SLOW: Final = Cause(errors.LedgerSlow, "see what the server is busy with, and the network between")
+COLLATION: Final = Cause(
+    errors.CollationChanged,
+    "stop the roles; REINDEX DATABASE, then ALTER DATABASE … REFRESH COLLATION VERSION; `consumer invariants`",
+)
 REPLICA: Final = Cause(
     errors.LedgerAwaitsReplica,
     "bring the replica back, or take it out of synchronous_standby_names and reload; nothing needs a restart",
@@ -199,6 +203,7 @@ def every() -> Iterator[Cause]:
             DATABASE_TLS,
             NOT_UTF8,
             SLOW,
+            COLLATION,
             REPLICA,
             LOG_INCOMPATIBLE,
         ]

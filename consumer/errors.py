@@ -156,6 +156,12 @@ class LedgerSlow(LedgerUnavailable):
     code = "ledger_slow"
 
 
+class CollationChanged(LedgerError):
+    """The database sorts text otherwise than when its indexes were made: what is unique may come to be there twice."""
+
+    code = "collation_changed"
+
+
 class LedgerAwaitsReplica(LedgerUnavailable):
     """The database's commits wait for a synchronous replica that does not answer."""
 

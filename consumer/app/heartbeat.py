@@ -54,6 +54,7 @@ class Heartbeat:
         self.looks: list[Callable[[], None]] = []
         self._schema = SchemaWatch()
         self.told["schema"] = self._schema.refusal
+        self.told["collation"] = self._schema.collation
         self._url = url
         self._readiness = readiness
         self._metrics = metrics

@@ -12,7 +12,7 @@ from consumer.causes import KAFKA, SQLITE, SQLITE_LOG, SQLSTATES
 
 TESTS = Path(__file__).resolve().parents[1]
 SAYS = "# cause: "
-BESIDE = {"TLS", "DATABASE_TLS", "NOT_UTF8", "SLOW", "REPLICA", "LOG_INCOMPATIBLE"}
+BESIDE = {"TLS", "DATABASE_TLS", "NOT_UTF8", "SLOW", "REPLICA", "COLLATION", "LOG_INCOMPATIBLE"}
 """What has no code of its own there."""
 NOT_PLAYED = {
     "ledger SQLITE_PERM": "a file system that lets nobody lock, as some of a network do",

@@ -22,7 +22,7 @@ from consumer.cli.process import looking, run
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, ConsumerError, LedgerError, SettingsError, UsageError
 from consumer.ledger import Database
-from consumer.ledger.engine.applied import look_at_encoding, require_current
+from consumer.ledger.engine.applied import look_at_collation, look_at_encoding, require_current
 from consumer.ledger.engine.database_time import shared_clock
 from consumer.settings import ApplicationSettings, Authenticity, Role, Settings, load_settings
 from consumer.sync.api import ApplicationApi
@@ -103,6 +103,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[list[Che
         await database.require_commits()
         await database.probe()
         await look_at_encoding(database)
+        await look_at_collation(database)
     except ConsumerError as error:
         return [Check(name="database", grade=Grade.FAIL, text=error.line())], None
     text = f"{database.dialect} answers; the schema is up to date"

@@ -13,13 +13,26 @@ from sqlalchemy import Table, func, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.errors import ConsumerError, DatabaseNotUtf8, LedgerError, SchemaIncompatible, SchemaOutdated
+from consumer.errors import (
+    CollationChanged,
+    ConsumerError,
+    DatabaseNotUtf8,
+    LedgerError,
+    SchemaIncompatible,
+    SchemaOutdated,
+)
 from consumer.ledger.engine.branches import branches, of_merchants
 from consumer.ledger.engine.database import Database, translated
 from consumer.ledger.engine.shape import missing_of, owner_of
 from consumer.ledger.tables import RevisionRow
 
 _REVISIONS: Table = RevisionRow.__table__
+COLLATED: Final = (15,)
+"""Since this version PostgreSQL remembers by which version of the operating system's library it sorts."""
+_COLLATIONS: Final = text(
+    "SELECT datcollversion, pg_database_collation_actual_version(oid) FROM pg_database"
+    " WHERE datname = current_database()"
+)
 _ID: Final = re.compile(r"""^revision\s*(?::\s*str\s*)?=\s*["']([^"']+)["']""", re.MULTILINE)
 
 
@@ -87,6 +100,21 @@ def require_utf8(encoding: str) -> None:
         raise DatabaseNotUtf8(encoding=encoding)
 
 
+async def look_at_collation(database: Database) -> None:
+    """Raises CollationChanged, LedgerUnavailable and its kin."""
+    async with database.reading() as session:
+        if (found := await _collation_changed(session)) is not None:
+            raise found
+
+
+async def _collation_changed(session: AsyncSession) -> CollationChanged | None:
+    dialect = session.get_bind().dialect
+    if dialect.name != "postgresql" or (dialect.server_version_info or ()) < COLLATED:
+        return None
+    made_by, now = (await session.execute(_COLLATIONS)).one()
+    return None if made_by is None or made_by == now else CollationChanged(made_by=made_by, now=now)
+
+
 class SchemaWatch:
     """Whether the tables still give what this version needs, while a role of it runs: another version's migration may
     have come since its start. Each is noted in a table, which is all that is asked until one was."""
@@ -94,6 +122,11 @@ class SchemaWatch:
     def __init__(self) -> None:
         self._seen: tuple[int, datetime | None] | None = None
         self._refusal: ConsumerError | None = None
+        self._collation: ConsumerError | None = None
+
+    def collation(self) -> ConsumerError | None:
+        """Whether the server has come to sort otherwise, as the last look found."""
+        return self._collation
 
     def refusal(self) -> ConsumerError | None:
         """What the last look found; None while the tables suit."""
@@ -101,6 +134,7 @@ class SchemaWatch:
 
     async def look(self, session: AsyncSession) -> None:
         """Compare, where a migration was run or taken back since the last look. Raises LedgerError."""
+        self._collation = await _collation_changed(session)
         count, newest = (await session.execute(select(func.count(), func.max(_REVISIONS.c.applied_at)))).one()
         if (count, newest) == self._seen:
             return

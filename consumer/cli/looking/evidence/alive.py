@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.alarms.lives import GONE_AFTER, Loop, apart, blind, is_living, left_behind, loops
-from consumer.errors import RoleSlow, SchemaIncompatible, SchemaOutdated
+from consumer.errors import CollationChanged, RoleSlow, SchemaIncompatible, SchemaOutdated
 from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, UNACCOUNTED, Process
 
 SEEN_WITHIN: Final = FORGOTTEN_AFTER
@@ -18,6 +19,8 @@ REFUSED_MIN: Final = 3
 REFUSED_SHARE_STUCK: Final = 0.5
 REASON_CHARS: Final = 200
 NAMED_MAX: Final = 5
+GOES_ON: Final = (RoleSlow.code, CollationChanged.code)
+"""With these nothing stands still: who is slow is late."""
 
 # A role that nobody plays: how bad that is, and what stands still.
 MISSED: Final = {
@@ -164,15 +167,18 @@ def _told(role: str, living: Sequence[Process], grade: Grade) -> list[Finding]:
                 text.setdefault(proof.code, (proof.reason or proof.code)[:REASON_CHARS])
     found = []
     for code, told in why.items():
-        is_whole = len(told) == len(living) and code != RoleSlow.code  # slow is late, and stands not still
+        is_whole = len(told) == len(living) and code not in GOES_ON
         lead = f"{len(told)} of {len(living)} `{role}` cannot {_what(code, list(told.values()))}"
-        found.append(Finding(grade if is_whole else Grade.DEGRADED, code, f"{lead}: {text[code]}"))
+        cure = f" ({cure_of(code)})" if code == CollationChanged.code else ""
+        found.append(Finding(grade if is_whole else Grade.DEGRADED, code, f"{lead}: {text[code]}{cure}"))
     return found
 
 
 def _what(code: str, told: Sequence[Process]) -> str:
     if code == RoleSlow.code:
         return "keep up"
+    if code == CollationChanged.code:
+        return "trust the ledger's indexes"
     if code not in (SchemaIncompatible.code, SchemaOutdated.code):
         return "write"
     versions = ", ".join(sorted({one.version for one in told}))

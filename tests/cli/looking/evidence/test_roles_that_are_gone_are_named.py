@@ -14,6 +14,7 @@ from consumer.app.heartbeat import NOT_DURABLE
 from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Grade
 from consumer.console.alarms.lives import APART_FOR
+from consumer.errors import CollationChanged
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import PREFIX, Process, Proof, Pulse
@@ -165,6 +166,15 @@ def test_one_that_is_slow_degrades_whatever_it_does() -> None:
     [finding] = alive([*(one for one in ALL if one.role != "work"), living("work", checks=told)], NOW, expected=None)
     assert (finding.code, finding.grade) == ("role_slow", Grade.DEGRADED)
     assert "1 of 1 `work` cannot keep up: its loop comes 2.9 s late" in finding.text
+
+
+def test_a_database_that_sorts_otherwise_degrades_and_the_cure_is_said() -> None:
+    """Nothing stands still by it: what is unique may come to be there twice."""
+    told = {"collation": Proof(code="collation_changed", reason=CollationChanged().sentence())}
+    [finding] = alive([*(one for one in ALL if one.role != "work"), living("work", checks=told)], NOW, expected=None)
+    assert (finding.code, finding.grade) == ("collation_changed", Grade.DEGRADED)
+    assert "cannot trust the ledger's indexes: The database sorts text otherwise" in finding.text
+    assert "REINDEX DATABASE" in finding.text
 
 
 # case: I3
