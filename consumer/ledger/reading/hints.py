@@ -23,6 +23,10 @@ _SETTLED: Table = SettledHintRow.__table__
 
 AGAIN: Final = timedelta(seconds=5)
 OFTEN: Final = 3
+AHEAD: Final = timedelta(minutes=1)
+"""Who received a delivery so long after it is kept has a clock that is ahead, and no ledger that would tell it so."""
+LONGEST: Final = timedelta(minutes=10)
+"""No hint is put off for so long."""
 
 
 async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datetime) -> None:
@@ -43,6 +47,11 @@ async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datet
         insert = insert_into(_HINTS, session.get_bind().dialect.name)
         statement = insert.on_conflict_do_nothing(index_elements=["application", "event_id"])
         await session.execute(statement, [_hint_values(delivery, now) for delivery in unique.values()])
+
+
+async def after_set_back(session: AsyncSession, now: datetime) -> None:
+    """The clock was ahead, and was set back: what it put off is looked at now."""
+    await session.execute(update(_HINTS).where(_HINTS.c.next_at > now + LONGEST).values(next_at=now))
 
 
 async def held(session: AsyncSession) -> dict[str, tuple[int, int]]:
@@ -97,7 +106,7 @@ def _hint_values(delivery: Delivery, now: datetime) -> dict[str, object]:
         "delivery_id": delivery.id[:100],
         "raw": delivery.raw,
         "headers": room.stored_headers(delivery),
-        "received_at": delivery.received_at,
+        "received_at": delivery.received_at if delivery.received_at <= now + AHEAD else now,
         "next_at": now,
         "attempts": 0,
         "traceparent": delivery.traceparent,

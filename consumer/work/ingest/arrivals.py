@@ -10,6 +10,7 @@ from datetime import datetime
 import structlog
 
 from consumer.broker.base import Partition, Record
+from consumer.clock import AGREES
 from consumer.document import storable
 from consumer.errors import NotUnderstood
 from consumer.events import Delivery, Event, Locators, Source
@@ -61,6 +62,16 @@ def each_once(said: Sequence[Incoming | Refused]) -> tuple[list[Incoming], list[
                 others=(*first.others, *others),
             )
     return list(arrived.values()), refused
+
+
+def not_ahead(arrived: Sequence[Incoming], now: datetime) -> list[Incoming]:
+    """The same, none received later than `now`: whoever received it may have a clock that is ahead, and no ledger to
+    tell it so. What handlers reckon from then on would be late, or decided as of a time that has not come. Pure."""
+    latest = now + AGREES
+    return [
+        one if one.event.received_at <= latest else replace(one, event=replace(one.event, received_at=now))
+        for one in arrived
+    ]
 
 
 def stretch_of(records: Sequence[Record], loose: frozenset[Partition]) -> Stretch:

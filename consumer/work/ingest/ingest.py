@@ -46,6 +46,7 @@ from consumer.work.ingest.arrivals import (
     each_once,
     event_delivery,
     heard_late,
+    not_ahead,
     stretch_of,
     understood,
 )
@@ -138,6 +139,7 @@ class Ingest:
         """
         self._cut.clear()
         arrived, refused = each_once([self._understood(record) for record in records])
+        arrived = not_ahead(arrived, self._clock.now())
         stretch = stretch_of(records, loose)
         if self._way is Way.TOGETHER:
             try:

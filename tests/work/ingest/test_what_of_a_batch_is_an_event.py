@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,3 +167,13 @@ async def test_each_handlers_room_is_filled_in_order(
     assert [f"{one.run.event_id} {one.run.handler}" for one in found] == claimed
     assert all(one.event.id == one.run.event_id for one in found)
     assert asked == [(SHIP, 2), (NOTE, 1)]
+
+
+@pytest.mark.parametrize(("ahead_s", "stays"), [(-3600.0, True), (1.0, True), (3600.0, False)])
+def test_no_event_is_received_later_than_it_is_taken(ahead_s: float, stays: bool) -> None:
+    """`serve` may have a clock that is ahead, and no ledger that would tell it so."""
+    now = AT - timedelta(seconds=ahead_s)
+    arrived, _ = decode(records(said(1)), {"default": Locators()})
+    [one] = arrivals.not_ahead(arrived, now)
+    assert one.event.received_at == (AT if stays else now)
+    assert (one.event.id, one.event.raw, one.event.data) == ("evt_1", said(1).raw, said(1).data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from consumer.events import Delivery
 from consumer.ledger import Database
@@ -32,6 +33,15 @@ async def test_later_deliveries_of_the_same_event_join_the_first(database: Datab
     assert {row.event_id: row.delivery_id for row in await due(database)} == {"evt_1": "del_1", "evt_3": "del_3"}
     async with database.reading() as session:
         assert await hints.count(session) == 2
+
+
+async def test_none_was_received_later_than_it_is_kept(database: Database) -> None:
+    """`serve` may have a clock that is ahead, and no ledger that would tell it so."""
+    ahead, before = (replace(delivery(1), received_at=later(s), event_id=f"evt_{s}") for s in (3600, -3600))
+    await keep(database, ahead, before)
+    assert {row.event_id: row.received_at for row in await due(database)} == {
+        "evt_3600": later(0), "evt_-3600": later(-3600)
+    }  # fmt: skip
 
 
 # case: I15, I17
