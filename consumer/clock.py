@@ -94,6 +94,20 @@ class SharedClock:
         return moves
 
 
+class Leaps:
+    """By how much a clock was set since it was asked last: what it says has passed, less the seconds that did."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at, self._at_s = clock.now(), clock.monotonic()
+
+    def since(self) -> timedelta:
+        """Negative where it was set back. A machine that was stopped and does not know it leaps, too."""
+        at, at_s = self._at, self._at_s
+        self._at, self._at_s = self._clock.now(), self._clock.monotonic()
+        return self._at - at - timedelta(seconds=self._at_s - at_s)
+
+
 class DrivenClock:
     """A clock that stands still until `advance` is called; sleepers wake when their time is reached."""
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import structlog
 
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
-from consumer.clock import Clock, is_set_within, rest, until_tick
+from consumer.clock import Clock, Leaps, is_set_within, rest, until_tick
 from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
+from consumer.ledger.reading import hints, read_requests
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
@@ -37,6 +39,8 @@ RETRY_FIRST_S = 0.2
 RETRY_MOST_S = 5.0
 HOUSEKEEPING_S = 1.0
 RENEW_EVERY = 4
+SET_BACK = timedelta(seconds=30)
+"""A clock that was ahead by more, and is right again, has put off what was to be done soon."""
 
 _log = structlog.get_logger(__name__)
 
@@ -104,6 +108,7 @@ class Worker:
         self._idle = asyncio.Event()
         self._idle.set()
         self._told_waiting: dict[str, bool] = {}
+        self._leaps, self._set_back = Leaps(clock), False
         self._looked_up_to: runs.Lane | None = None
         self._blind: ConsumerError | None = None
         self._uncommitted = False
@@ -404,6 +409,7 @@ class Worker:
 
     async def _tidy(self, *, renew: bool) -> None:
         """Renew claims, honour pauses, let go what waits behind nothing; see that the ledger stands where it stood."""
+        await self._heed_clock()
         if renew:
             await self._dispatcher.renew_claims()
             async with self._database.transaction() as session:
@@ -426,6 +432,20 @@ class Worker:
                 released = await runs.release(session, parked, self._clock.now())
             if released:
                 self._dispatcher.wake()
+
+    async def _heed_clock(self) -> None:
+        """What was put off by a clock that was ahead, and was set back, is due at once: it would wait for as long as
+        the clock was wrong, and nobody would know why."""
+        back = -self._leaps.since()
+        if back > SET_BACK:
+            self._set_back = True
+            _log.warning("clock_set_back", by_s=round(back.total_seconds()))
+        if self._set_back:
+            async with self._database.transaction() as session:
+                for put_off in (runs, outbox, read_requests, hints):
+                    await put_off.after_set_back(session, self._clock.now())
+            self._set_back = False
+            self._dispatcher.wake()
 
     def _honour(self, paused: frozenset[str]) -> None:
         for name in self._dispatcher.paused - paused:

@@ -27,7 +27,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, outbox, runs
 from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.handling.runs import Run
-from consumer.ledger.reading import read_requests
+from consumer.ledger.reading import hints, read_requests
 from consumer.ledger.tables import ObservationRow, ReadRow, RunStatus
 from consumer.plugin import Context, Emission, Event, ReadRequest, RetryLater, handles
 from consumer.sandbox import Sandbox, SandboxConfig
@@ -39,6 +39,7 @@ from consumer.wire import unpack_delivery, unpack_event
 from tests.receive.rig import BODY
 from tests.support.handling.projections import own
 from tests.support.ports import eventually
+from tests.sync.conftest import delivery
 from tests.work.workshop import order_paid
 
 READS: Table = ReadRow.__table__
@@ -334,6 +335,83 @@ async def test_what_is_tried_again_while_the_clock_is_set_ahead_is_not_put_off(
         async with running(app):
             await eventually(lambda: len(took) == 2, within_s=30)
     assert all(is_now(at) for at in took)
+
+
+@pytest.mark.parametrize("off", [timedelta(0)])
+async def test_what_was_put_off_while_the_ledgers_clock_was_ahead_is_due_when_it_is_right(
+    database: Database, database_url: str, tmp_path: Path, machine: RightClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One machine whose clock leaps ahead by an hour, for as long as a warehouse is away, and is set right."""
+    took: list[datetime] = []
+
+    @handles("parcel.due", name="clocked:take")
+    async def take(event: Event, ctx: Context) -> None:
+        took.append(ctx.now)
+        if not is_now(ctx.now):
+            raise RetryLater(after=0.1)
+
+    async def of_this_machine(_: AsyncSession) -> datetime:
+        return machine.now()
+
+    monkeypatch.setattr("consumer.app.heartbeat.shared_time", of_this_machine)
+    monkeypatch.setattr("consumer.app.heartbeat.BEAT_EVERY_S", 0.3)
+    plugin = ModuleType("clocked")
+    plugin.take = take  # type: ignore[attr-defined]  # what a module holds is set like this
+
+    async def comes(name: str) -> None:
+        now = datetime.now(UTC)
+        async with database.transaction() as session:
+            event = own("parcel.due", f"run:{name}", {}, id_=f"drv_run_{name}", at=now)
+            [seq] = (await events.record(session, [event], now)).values()
+            due = Run(application="default", event_id=event.id, handler="clocked:take", seq=seq, key=event.key,
+                      blocking=True, status=RunStatus.RETRYING, next_at=now)  # fmt: skip
+            await runs.add(session, [due], now)
+
+    async with App(settings_of(Role.WORK, database_url, tmp_path), plugins={"clocked": plugin}) as app:
+        await app.work()
+        async with running(app):
+            await comes("first")
+            await eventually(lambda: bool(took), within_s=30)
+            worker = app.worker
+            assert worker is not None
+            machine.late = timedelta(hours=1)
+            await eventually(lambda: not is_now(app.clock.now()), within_s=30)
+            await comes("second")
+            await eventually(lambda: not is_now(took[-1]), within_s=30)
+            await eventually(lambda: not is_now(worker._leaps._at), within_s=30, what="a round of its housekeeping")
+            machine.late = timedelta(0)
+            await eventually(lambda: is_now(took[-1]), within_s=30)
+    async with database.reading() as session:
+        assert not await runs.next_due(session, datetime.now(UTC))
+
+
+async def test_what_was_put_off_by_a_clock_that_was_ahead_is_due_and_no_timer_is(database: Database) -> None:
+    now = datetime.now(UTC)
+    ahead, timer = now + timedelta(hours=1), now + timedelta(hours=2)
+    emitted = {
+        "at_once": Emission(id="drv_at_once", type="parcel.due", key="a", data={}),
+        "later": Emission(id="drv_later", type="parcel.due", key="b", data={}, not_before=timer),
+    }
+    asked = [ReadRequest(kind="order", object_id="at_once"), ReadRequest(kind="order", object_id="b", not_before=timer)]
+    waiting = partial(Run, application="default", handler="x:y", blocking=True, status=RunStatus.RETRYING)
+    async with database.transaction() as session:
+        await runs.add(session, [waiting(event_id="evt_wrong", seq=1, key="a", next_at=ahead)], ahead)
+        await runs.add(session, [waiting(event_id="evt_right", seq=2, key="b", next_at=timer)], now)
+        put = [Emitted(emission=one, cause=order_paid(1), handler="x:y") for one in emitted.values()]
+        await outbox.put(session, put, ahead)
+        await read_requests.ask(session, "default", asked, ahead)
+        await hints.keep(session, [delivery(b"{}", 1, event_id="evt_hint")], ahead)
+    async with database.transaction() as session:
+        for put_off in (runs, outbox, read_requests, hints):
+            await put_off.after_set_back(session, now)
+    async with database.reading() as session:
+        assert [one.event_id for one in await outbox.due(session, now, 9)] == ["drv_at_once"]
+        assert [one.object_id for one in await read_requests.due(session, now, 9)] == ["at_once"]
+        assert await runs.next_due(session, now) == {"x:y": now}
+        assert [event_id for event_id, _ in await hints.due_ids(session, "default", now, 9)] == ["evt_hint"]
+    async with database.transaction() as session:
+        found = await runs.claim(session, handler="x:y", worker="w", limit=9, now=now, lease_s=15)
+    assert [one.event_id for one in found] == ["evt_wrong"]
 
 
 @OFF

@@ -503,6 +503,12 @@ def _first_due(*where: Any) -> Select[Any]:
 _NEXT_DUE = _first_due(_IS_UNCLAIMED)  # asked at every claim: built once
 
 
+async def after_set_back(session: AsyncSession, now: datetime) -> None:
+    """The clock was ahead, and was set back: what it put off is due now."""
+    put_off = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.next_at > now, _RUNS.c.updated_at > now)
+    await session.execute(update(_RUNS).where(*put_off).values(next_at=now))
+
+
 def first_status(*, blocked: bool) -> RunStatus:
     """A run that cannot start yet is parked, else due at once."""
     return RunStatus.PARKED if blocked else RunStatus.RETRYING

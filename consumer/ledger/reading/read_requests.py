@@ -226,6 +226,12 @@ async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, cod
     )
 
 
+async def after_set_back(session: AsyncSession, now: datetime) -> None:
+    """The clock was ahead, and was set back: what was asked for meanwhile to be read at once is due now."""
+    at_once = (_READS.c.due_at > now, _READS.c.due_at <= _READS.c.created_at)
+    await session.execute(update(_READS).where(*at_once).values(due_at=now))
+
+
 async def next_version(session: AsyncSession, count: int = 1) -> int:
     """The first of `count` new read versions. Take it before the request is sent, and commit (case A40).
 

@@ -77,7 +77,7 @@ class Breaker:
         """How many runs may start now, of `limit` that could."""
         if self.until is None:
             return limit
-        if self.probing or now < self.until:
+        if self.probing or self._waits(now):
             return 0
         return min(1, limit)
 
@@ -112,12 +112,17 @@ class Breaker:
         opened = replace(struck, open_since=now, until=until, wait_s=wait_s, reason=reason)
         return opened, not is_patience_over
 
+    def _waits(self, now: datetime) -> bool:
+        """Whether the next probe is to come. One that is further off than it ever waits was put there by a clock that
+        was ahead, and is due."""
+        return self.until is not None and timedelta(0) < self.until - now <= timedelta(seconds=self.wait_s)
+
     def _struck_by(self, run: str) -> Breaker:
         is_alone = self.is_alone and self.failing in (None, run)
         return replace(self, streak=self.streak + 1, failing=run, is_alone=is_alone)
 
     def _again(self, policy: BreakerPolicy, now: datetime, reason: str) -> Breaker:
-        if not self.probing or (self.until is not None and now < self.until):
+        if not self.probing or self._waits(now):
             return self  # it was under way when the breaker opened: nothing new
         wait_s = min(self.wait_s * policy.factor, policy.ceiling_s)
         return replace(self, until=now + timedelta(seconds=wait_s), wait_s=wait_s, reason=reason, probing=False)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
 
-from consumer.clock import Clock, Pace, rest
+from consumer.clock import Clock, Leaps, Pace, rest
 from consumer.errors import LedgerError, code_of
 from consumer.events import Event
 from consumer.ledger import Database
@@ -46,6 +46,8 @@ LATER = datetime.max.replace(tzinfo=UTC)
 LONG_AGO = datetime.fromtimestamp(0, UTC)
 PATIENT_S = 6.0
 """Longer than a worker needs to renew its claims (RENEW_EVERY), or to store what came of them."""
+LEAP = timedelta(seconds=5)
+"""A clock that is set ahead by more has claims of the living look as if they had ended."""
 
 _log = structlog.get_logger(__name__)
 
@@ -107,6 +109,7 @@ class Dispatcher:
         self._is_stopping = False
         self._renewed_s = float("-inf")
         self._asked_s, self._patient_until_s = float("inf"), float("-inf")
+        self._leaps = Leaps(clock)
         self._writer = ResultWriter(database=database, clock=clock, worker=worker, on_stored=self._stored)
         self.paused: frozenset[str] = frozenset()
 
@@ -218,10 +221,12 @@ class Dispatcher:
     def _over(self, now: datetime) -> datetime:
         """Claims that ended before then are over. Who could not ask for a while (the machine stood still, the ledger
         hung or was away) takes none from others at first: they could not renew them either, nor store what came of
-        them."""
+        them. Nor does one whose clock was set ahead: until the others' is, too, they renew theirs by the old time."""
         asked_s, self._asked_s = self._asked_s, self._clock.monotonic()
-        if self._asked_s - asked_s > self._patient_s:
-            self._patient_until_s = self._asked_s + self._patient_s
+        waits_s = self._patient_s if self._asked_s - asked_s > self._patient_s else 0.0
+        if self._leaps.since() > LEAP:
+            waits_s = CLAIM_LEASE_S
+        self._patient_until_s = max(self._patient_until_s, self._asked_s + waits_s)
         return now if self._asked_s >= self._patient_until_s else LONG_AGO
 
     def _wanted(self, handler: Handler, now: datetime) -> int:

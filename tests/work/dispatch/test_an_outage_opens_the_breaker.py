@@ -70,6 +70,18 @@ def test_one_probe_goes_and_failing_doubles_the_wait_up_to_the_ceiling() -> None
     assert not breaker.answered(succeeded=True).is_open
 
 
+# case: R11
+def test_one_that_opened_while_the_clock_was_ahead_probes_as_soon_as_it_is_right() -> None:
+    ahead, breaker = NOW + timedelta(hours=1), Breaker()
+    for _ in range(POLICY.after):
+        breaker, _ = struck(breaker, at=ahead)
+    assert breaker.room(ahead, 10) == 0
+    assert breaker.room(NOW, 10) == 1
+    failed_again, _ = struck(breaker.probed(), at=NOW)
+    assert failed_again.until == NOW + timedelta(seconds=2)
+    assert failed_again.room(NOW, 10) == 0
+
+
 def test_what_was_under_way_when_it_opened_is_spared_and_does_not_prolong_it() -> None:
     breaker = opened()
     after, spared = struck(breaker, at=NOW + timedelta(seconds=0.5))

@@ -225,6 +225,39 @@ async def test_who_stood_still_lets_others_store_first_what_they_did_meanwhile(
         await shop.close()
 
 
+async def test_who_is_told_a_later_time_first_takes_nothing_from_the_living(database: Database) -> None:
+    """A database's clock is set ahead by an hour: each worker hears of it with its next heartbeat."""
+    begun = Counter[str]()
+
+    @handles("order.paid", name="test:counts")
+    async def counts(event: Event, ctx: Context) -> None:
+        begun[event.id] += 1
+
+    found = declared(counts)
+    assert found is not None
+    shop = Live(database, {}, application="default", more=[found])
+    dispatcher = shop._dispatcher
+
+    async def renewed_by_another(at: datetime) -> None:
+        async with database.transaction() as session:
+            theirs = {"claimed_by": "another", "claimed_until": at + timedelta(seconds=CLAIM_LEASE_S)}
+            await session.execute(update(RUNS).values(theirs))
+
+    try:
+        await shop.arrive(order_paid(1))
+        await renewed_by_another(before := shop.clock.now())
+        assert await dispatcher.once() == 0
+        shop.clock._now += timedelta(hours=1)
+        assert await dispatcher.once() == 0, "the other has not heard of it, and is at work"
+        shop.clock.advance(4)
+        await renewed_by_another(before + timedelta(seconds=4))
+        assert await dispatcher.once() == 0
+        shop.clock.advance(CLAIM_LEASE_S)
+        assert await dispatcher.once() == 1, "who still has not renewed it is dead"
+    finally:
+        await shop.close()
+
+
 async def test_a_worker_waits_for_longer_than_others_need_to_renew(database: Database, broker: Broker) -> None:
     assert Workshop(database, broker, []).worker()._dispatcher._patient_s == PATIENT_S
     assert PATIENT_S > RENEW_EVERY * HOUSEKEEPING_S
