@@ -30,6 +30,8 @@ LATE: Final = timedelta(days=2)
 applied keeps it waiting."""
 NOT_ENDED: Final = "archive_not_ended"
 LOOK_EVERY_S: Final = 300.0
+SET_BACK: Final = timedelta(minutes=1)
+"""A last pass that is further ahead ended before the clock was set back: it does not tell when the next one is due."""
 
 _log = structlog.get_logger(__name__)
 
@@ -87,7 +89,7 @@ class Retention:
 
     async def _look(self) -> None:
         last, now = await self._last()
-        if last.done_at is None or now - last.done_at >= EVERY:
+        if last.done_at is None or not -SET_BACK < now - last.done_at < EVERY:
             with suppress(AnotherLeads):
                 await self._leader.once(self._pass)
 

@@ -7,7 +7,8 @@ handlers' business, and absence never means anything (G7).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import structlog
 
@@ -25,6 +26,9 @@ from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state
 from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger()
+SET_BACK: Final = timedelta(minutes=1)
+"""A last walk that is further ahead of our clock began before that was set back: when the next one is due is not known
+by it."""
 
 
 class Reconcile(WokenStage):
@@ -61,7 +65,7 @@ class Reconcile(WokenStage):
         if state.began is None or state.is_healed_in_part:
             return True
         every = min(self._policy.every, self._policy.braked_again) if state.braked else self._policy.every
-        overdue = self._app.clock.now() - state.began >= every
+        overdue = not -SET_BACK < self._app.clock.now() - state.began < every
         return overdue or (state.gap_at is not None and state.gap_at > state.began)
 
     async def once(self, *, dry_run: bool = False, max_changes: int | None = None, leads: bool = True) -> DriftReport:

@@ -14,6 +14,7 @@ from consumer.sync.reconcile.drift import LISTED_MAX, UNPLACED_MAX, Drift, Drift
 from consumer.sync.reconcile.lists import Unplaced
 from consumer.sync.reconcile.newest_payments import HELD_MAX, SETTLED, Held
 from consumer.sync.reconcile.policy import ReconcilePolicy, Terms
+from consumer.sync.reconcile.stage import SET_BACK
 from consumer.sync.reconcile.state import ReconcileState
 from tests.sync.conftest import World
 from tests.sync.reconciling import reconcile
@@ -30,6 +31,8 @@ POLICY = ReconcilePolicy()
         (ReconcileState(), True),
         (ReconcileState(began=AT), False),
         (ReconcileState(began=AT - POLICY.every), True),
+        (ReconcileState(began=AT + SET_BACK / 2), False),
+        (ReconcileState(began=AT + timedelta(days=400)), True),
         (ReconcileState(began=AT - POLICY.every + MOMENT), False),
         (ReconcileState(began=AT - POLICY.braked_again, braked=True), True),
         (ReconcileState(began=AT - POLICY.braked_again + MOMENT, braked=True), False),
