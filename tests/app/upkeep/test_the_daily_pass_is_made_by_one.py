@@ -62,6 +62,19 @@ async def test_two_processes_and_one_pass(database: Database, tmp_path: Path) ->
     assert await last(database) == first, "the next one is due tomorrow"
 
 
+async def test_a_last_pass_of_a_time_to_come_keeps_none_waiting(sqlite_ledger: Database, tmp_path: Path) -> None:
+    """The clock was ahead when it ended, and was set back."""
+    ahead = datetime.now(UTC) + 400 * DAY
+    async with sqlite_ledger.transaction() as session:
+        await passes.keep(session, passes.LastPass(began_at=ahead, done_at=ahead))
+
+    async def done() -> bool:
+        return (await last(sqlite_ledger)).done_at != ahead
+
+    async with running(sqlite_ledger, tmp_path / "kept", "one"):
+        await eventually(done, within_s=30)
+
+
 async def test_a_folder_that_cannot_be_written_is_told(sqlite_ledger: Database, tmp_path: Path) -> None:
     await filled(sqlite_ledger, 50)
     (tmp_path / "kept").write_text("a file")
