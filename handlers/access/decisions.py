@@ -9,17 +9,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import and_, case, func, select, update
+from sqlalchemy import and_, case, func, select, text, update
 
 from consumer.plugin import Context, insert_into
 from handlers.access.policy import Policy
-from handlers.access.rules import Decision, OperatorSource, decide
-from handlers.access.subscription import Subscription
+from handlers.access.rules import Decision, OperatorSource, decide, goes_on_until, subject_of
+from handlers.access.subscription import ENDED, Subscription
 from handlers.access.tables import (
     BRAKES,
     CUSTOMERS,
     ENTITLEMENTS,
     FINDINGS,
+    NOBODYS,
     SOURCES,
     SUBSCRIPTIONS,
     AccessBrake,
@@ -27,7 +28,7 @@ from handlers.access.tables import (
 from handlers.findings import close_finding, open_finding
 
 GRANTED, REVOKED, CUSTOMER_DUE = "access.granted", "access.revoked", "access.customer_due"
-SUBSCRIPTIONS_MAX = 200
+SUBSCRIPTIONS_MAX, NOBODYS_MAX = 200, 20
 _FIELDS = tuple(field.name for field in fields(Subscription))
 
 
@@ -57,6 +58,10 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
     standing = await _standing(ctx, customer)
     allowed = frozenset(name for name, row in standing.items() if row["allowed"])
     decisions = decide(subscriptions, grants, holds, policy, now, known=standing, standing=allowed)
+    for name in sorted(allowed & decisions.keys()):
+        decisions[name] = await _unless_succeeded(
+            ctx, name, decisions[name], standing[name], subscriptions, policy, cause, now
+        )
     brakes = cause.kind in (Kind.READ, Kind.TIMER) and any(sub.unannounced for sub in subscriptions.values())
     was_braked = False
     for entitlement, decision in decisions.items():
@@ -71,7 +76,46 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
     checks = [decision.next_check for decision in decisions.values() if decision.next_check is not None]
     if checks:
         due = min(checks)
-        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", {"due": due.isoformat()}, not_before=due, once=due.isoformat())
+        # One that has passed while nobody worked waits for what lies beside it in the log, and for the reads asked for.
+        not_before = max(due, ctx.now + policy.settle)
+        data = {"due": due.isoformat()}
+        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", data, not_before=not_before, once=due.isoformat())
+
+
+async def _unless_succeeded(
+    ctx: Context,
+    name: str,
+    decision: Decision,
+    standing: Mapping[str, Any],
+    subscriptions: Mapping[str, Subscription],
+    policy: Policy,
+    cause: Cause,
+    now: datetime,
+) -> Decision:
+    """The decision, unless it ends what a subscription of nobody may go on with: one that is heard of, and whose first
+    read will say whose it is. Who comes later prolongs nothing, and it is looked at again every `settle`."""
+    is_told = cause.kind in (Kind.EVENT, Kind.OPERATOR)
+    until = (
+        None if standing["braked"] else goes_on_until(decision, standing, subscriptions, policy, now, is_told=is_told)
+    )
+    if until is None:
+        return decision
+    heard_of = select(SUBSCRIPTIONS).where(
+        SUBSCRIPTIONS.c.application == ctx.application,
+        text(NOBODYS),
+        SUBSCRIPTIONS.c.hinted_at > now - policy.resubscribe,
+        SUBSCRIPTIONS.c.hinted_at <= until - policy.resubscribe + policy.settle,
+        SUBSCRIPTIONS.c.unreadable_version.is_(None),
+        func.coalesce(SUBSCRIPTIONS.c.status, "") != ENDED,
+    )
+    rows = await ctx.session.execute(heard_of.order_by(SUBSCRIPTIONS.c.hinted_at.desc()).limit(NOBODYS_MAX))
+    for row in rows.mappings():
+        names = policy.grants_of(row["price_id"], row["product_id"])
+        if names is None or name in names:
+            own = (reason for reason in standing["reasons"] if subject_of(reason) in subscriptions)
+            reasons = (f"settling:{row['subscription_id']}", *own)
+            return Decision(allowed=True, until=until, reasons=reasons, next_check=min(until, now + policy.settle))
+    return decision
 
 
 async def _lock(ctx: Context, customer: str, at: datetime) -> datetime:

@@ -20,7 +20,15 @@ from handlers.access.decisions import CUSTOMER_DUE, Cause, Kind, braked_customer
 from handlers.access.links import link
 from handlers.access.policy import Policy
 from handlers.access.records import details_of, moment, reading_of
-from handlers.access.store import SUBSCRIPTION_DUE, Change, apply, to_subscription, unidentified, wake, wake_unmapped
+from handlers.access.store import (
+    SUBSCRIPTION_DUE,
+    Change,
+    apply,
+    to_subscription,
+    unidentified,
+    wake,
+    wake_unmapped,
+)
 from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, PAST_DUE, STATUSES, Reading, Subscription
 from handlers.access.tables import CUSTOMERS, FINDINGS, SOURCES, SUBSCRIPTIONS, AccessSource, AccessSubscription
 from handlers.findings import close_by_hand, close_finding, close_findings, open_finding
@@ -66,9 +74,18 @@ async def _created(event: Event, ctx: Context, policy: Policy, id_: str) -> None
     change = await apply(ctx, event, id_, policy, partial(_heard, event=event, policy=policy))
     if change.after.status == ENDED:
         return
-    ctx.request_read("subscription", id_)
+    _ask(event, ctx, policy, id_)
     if change.after.status is None:
         _unless_read(event, ctx, policy, id_)
+
+
+def _ask(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
+    """Have it read. Who was kept waiting, by the log or by a service that was away, is heard of now: what goes on until
+    it is read (case A25), and what counts as announced (case B31), does so from now."""
+    ctx.request_read("subscription", id_)
+    is_late = ctx.now - event.received_at >= max(policy.settle, policy.resubscribe / 10)
+    if is_late and not (ctx.is_replay or ctx.is_history):
+        wake(ctx, id_, "heard", ctx.now, heard_at=event.received_at)
 
 
 def _unless_read(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
@@ -119,7 +136,7 @@ async def _hinted(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
 
     change = await apply(ctx, event, id_, policy, fact)
     if change.after.status != ENDED:
-        ctx.request_read("subscription", id_)
+        _ask(event, ctx, policy, id_)
     if event.type == "subscription.renewed" and change.after.status in (None, PAST_DUE):
         _unless_read(event, ctx, policy, id_)
 
@@ -206,6 +223,8 @@ async def subscription_due(event: Event, ctx: Context) -> None:
             change = await apply(ctx, event, id_, policy, lambda sub: facts.provisional(sub, heard_at))
             if change.after.is_unreadable and change.after.status is None:
                 await _shown_unreadable(event, ctx, id_, change.after)
+        case "heard":
+            await apply(ctx, event, id_, policy, lambda sub: facts.hinted(sub, event.received_at))
         case "unread":
             change = await apply(ctx, event, id_, policy, lambda sub: sub)
             if change.after.is_unreadable and change.after.status is None:

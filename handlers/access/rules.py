@@ -19,9 +19,10 @@ Grants of one entitlement are a union (case A27); entitlements are independent o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from handlers.access.policy import Policy
 from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Subscription
@@ -126,6 +127,53 @@ def _unread(name: str, subscriptions: Mapping[str, Subscription], policy: Policy
         if now < until and (names is None or name in names):
             found.append(Source(allowed=True, reason=f"settling:{id_}", until=until))
     return found
+
+
+def goes_on_until(
+    decision: Decision,
+    standing: Mapping[str, Any],
+    subscriptions: Mapping[str, Subscription],
+    policy: Policy,
+    now: datetime,
+    *,
+    is_told: bool,
+) -> datetime | None:
+    """Until when what stands may go on though this decision ends it; None: not at all.
+
+    A successor whose events name no customer is a stranger's until it is read (cases A25, U29). So what an ended
+    subscription gave waits for those who are unread, once, for `resubscribe` at most. Not where an event says why it
+    ended (`is_told`; A21), nor where it has settled for so long already.
+    """
+    if decision.allowed or subject_of(decision.reasons[0], "held") is not None:
+        return None
+    reasons: Sequence[str] = standing["reasons"]
+    if awaits_anothers_read(standing, subscriptions):
+        return standing["until"] if now < standing["until"] else None
+    ended = [one for reason in reasons if (one := subscriptions.get(subject_of(reason) or "")) and one.status == ENDED]
+    may_be_half = any(not (is_told and one.end_reason) and not _has_settled(one, policy) for one in ended)
+    return now + policy.resubscribe if may_be_half else None
+
+
+def awaits_anothers_read(standing: Mapping[str, Any], subscriptions: Collection[str]) -> bool:
+    """Whether what stands goes on for a subscription of which nobody knows yet whose it is; `subscriptions`: the
+    customer's own."""
+    if not standing["allowed"] or standing["until"] is None:
+        return False
+    settling = [subject_of(reason, "settling") for reason in standing["reasons"]]
+    return any(id_ is not None and id_ not in subscriptions for id_ in settling)
+
+
+def subject_of(reason: str, word: str | None = None) -> str | None:
+    """Whose a reason is: a subscription, a gift, a hold; None for another word than this."""
+    said, _, subject = reason.partition(":")
+    return subject if word in (None, said) else None
+
+
+def _has_settled(sub: Subscription, policy: Policy) -> bool:
+    """Whether it was given the time of a re-subscription."""
+    if sub.settle_from is None or sub.settle_until is None:
+        return False
+    return sub.settle_until - sub.settle_from >= policy.resubscribe
 
 
 def _active(holds: tuple[OperatorSource, ...], name: str, now: datetime) -> list[OperatorSource]:

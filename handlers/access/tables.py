@@ -11,6 +11,9 @@ from sqlmodel import Field
 from consumer.plugin import TableRow, UtcDateTime, Words
 from handlers.findings import Finding
 
+NOBODYS = "customer IS NULL AND version = 0"
+"""Of a subscription that was heard of: nobody said whose it is, and no read has shown it yet."""
+
 
 def _text(chars: int, *, key: bool = False) -> Any:
     return Field(default=None, sa_column=Column(Words(chars), primary_key=key, nullable=not key))
@@ -34,6 +37,8 @@ class AccessSubscription(TableRow, table=True):
         Index("ix_access_subscription_order", "order_id", "application"),
         Index("ix_access_subscription_unread", "hinted_at", postgresql_where=text("status IS NULL"),
               sqlite_where=text("status IS NULL")),
+        Index("ix_access_subscription_nobodys", "application", "hinted_at", postgresql_where=text(NOBODYS),
+              sqlite_where=text(NOBODYS)),
     )  # fmt: skip
     __table__: ClassVar[Table]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from consumer.events import Source, Trust
+from consumer.events import Event, Source, Trust
 from tests.access.shop import Shop
 from tests.support.handling.projections import READS, START
 
@@ -118,3 +119,125 @@ async def test_a_record_without_the_field_denies_nothing(shop: Shop) -> None:
     await shop.reads("ACTIVE")
     await shop.happens("cancel_scheduled")
     assert await answered(shop, "ACTIVE") is None
+
+
+END: dict[str, Any] = {"current_period_end": (START + timedelta(days=30)).isoformat()}
+THIN: dict[str, Any] = {"customer_reference": None}
+
+
+async def subscribed_anew(shop: Shop, *, first: str, **fields: Any) -> list[Event]:
+    """S1 was live for ten days; S2 takes over, and S1's end and S2's start are told in this order."""
+    await shop.reads("ACTIVE", "S1", **END)
+    await shop.pass_time(days=10)
+    told = [shop.event("created", "S2", **fields), shop.event("ended", "S1", **fields)]
+    return [replace(one, trust=Trust.READ) for one in (told if first == "created" else told[::-1])]
+
+
+@pytest.mark.parametrize("reason", ["MERCHANT_CANCELED", "PAYMENT_FAILED", "PAYER_CANCELED"])
+@pytest.mark.parametrize("first", ["created", "ended"])
+async def test_whom_no_event_names_keeps_access_until_the_successor_is_read(
+    shop: Shop, first: str, reason: str
+) -> None:
+    # case: A25, U29
+    await shop.feed(*await subscribed_anew(shop, first=first, **THIN))
+    await shop.reads("ENDED", "S1", end_reason=reason, ended_at=shop.now.isoformat(), **END)
+    await shop.pass_time(minutes=3)
+    await shop.reads("ACTIVE", "S2")
+    await shop.pass_time(hours=1)
+    assert shop.effects == ["granted default"]
+
+
+@pytest.mark.parametrize("trust", [Trust.SIGNED, Trust.READ])
+@pytest.mark.parametrize("first", ["created", "ended"])
+async def test_whom_no_event_names_keeps_access_while_nothing_is_read(shop: Shop, first: str, trust: Trust) -> None:
+    # case: A25, G7
+    await shop.feed(*(replace(one, trust=trust) for one in await subscribed_anew(shop, first=first, **THIN)))
+    await shop.pass_time(minutes=3)
+    assert "settling:S2" in await shop.reasons(), "for whom it goes on"
+    await shop.reads("ACTIVE", "S2")
+    await shop.pass_time(hours=1)
+    assert shop.effects == ["granted default"]
+
+
+@pytest.mark.parametrize("reason", ["MERCHANT_CANCELED", None])
+async def test_a_stranger_prolongs_nothing_once_he_is_read(shop: Shop, reason: str | None) -> None:
+    # case: A21, A45
+    await shop.feed(*await subscribed_anew(shop, first="created", **THIN))
+    await shop.reads("ENDED", "S1", end_reason=reason, **END)
+    await shop.pass_time(seconds=20)
+    await shop.reads("ACTIVE", "S2", customer_reference="cus_2")
+    await shop.happens("created", "S3", **THIN)
+    await shop.pass_time(seconds=6)
+    assert not await shop.allowed(), "who comes later prolongs nothing either"
+    assert await shop.allowed(customer="cus_2")
+
+
+async def test_what_goes_on_for_one_whom_nobody_reads_ends(shop: Shop) -> None:
+    # case: A21, A45
+    await shop.feed(*await subscribed_anew(shop, first="created", **THIN))
+    await shop.pass_time(minutes=9)
+    assert await shop.allowed()
+    await shop.pass_time(minutes=2)
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_what_the_service_does_not_have_prolongs_nothing(shop: Shop) -> None:
+    # case: A47
+    await shop.feed(*await subscribed_anew(shop, first="created", **THIN))
+    await shop.denies("S2")
+    await shop.pass_time(seconds=6)
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_an_end_whose_reason_the_event_says_waits_for_no_stranger(shop: Shop) -> None:
+    # case: A21
+    await shop.reads("ACTIVE", "S1", **END)
+    await shop.happens("created", "S2", **THIN)
+    await shop.happens("ended", "S1", end_reason="MERCHANT_CANCELED")
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_a_stranger_who_pays_for_something_else_prolongs_nothing(shop_with: Callable[..., Shop]) -> None:
+    # case: A27
+    shop = shop_with(entitlements={"svc_price_monthly": ["films"], "svc_price_books": ["books"]})
+    await shop.feed(*await subscribed_anew(shop, first="ended", price_id="svc_price_books", **THIN))
+    await shop.pass_time(seconds=6)
+    assert shop.effects == ["granted films", "revoked films"]
+
+
+@pytest.mark.parametrize("waits_s", [1, 120])
+@pytest.mark.parametrize("late", [timedelta(minutes=20), timedelta(hours=2)])
+@pytest.mark.parametrize("fields", [{"end_reason": "PAYER_CANCELED"}, THIN], ids=["full", "thin"])
+@pytest.mark.parametrize("first", ["created", "ended"])
+async def test_who_subscribed_anew_while_nobody_worked_keeps_access(
+    shop: Shop, first: str, fields: dict[str, Any], late: timedelta, waits_s: int
+) -> None:
+    # case: A25, G5
+    told = await subscribed_anew(shop, first=first, **fields)
+    shop.now += late
+    await shop.feed(*told)
+    await shop.pass_time(seconds=waits_s)  # the time for a successor began as they were handled
+    await shop.reads("ACTIVE", "S2")
+    await shop.pass_time(hours=1)
+    assert shop.effects == ["granted default"]
+
+
+async def test_an_end_that_nobody_handled_for_long_is_decided_within_seconds(shop: Shop) -> None:
+    # case: A15, A45
+    _, ended = await subscribed_anew(shop, first="created", end_reason="PAYER_CANCELED")
+    shop.now += timedelta(hours=2)
+    await shop.feed(ended)
+    await shop.pass_time(seconds=5)
+    assert shop.effects == ["granted default", "revoked default"]
+
+
+async def test_reads_that_lay_in_the_log_drop_nothing(shop: Shop) -> None:
+    # case: A25, A26
+    await shop.reads("ACTIVE", "S1", **END)
+    walked = [shop.reading("ENDED", "S1", end_reason="MERCHANT_CANCELED"), shop.reading("ACTIVE", "S2")]
+    shop.now += timedelta(minutes=1)
+    for one in walked:  # from two partitions: what is due is looked at in between
+        await shop.feed(one)
+        await shop.relay()
+    await shop.pass_time(minutes=1)
+    assert shop.effects == ["granted default"]

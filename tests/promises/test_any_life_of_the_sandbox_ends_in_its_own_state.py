@@ -41,8 +41,7 @@ async def experience(
     await two[1].feed(*life.reconcile(application))
     await two[0].relay()
     before = await effects(two[0], application)
-    if life.engine.assumptions.text("event_payload") != "thin":  # of a thin successor only a read says whose it is
-        await check_access_was_kept(life, before)
+    await check_access_was_kept(life, before)
     await two[0].pass_time(minutes=15)
     return two[0]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from consumer.console.invariants.orders import Findings, is_open, is_seen
 from handlers.access.policy import Policy
-from handlers.access.rules import Decision, OperatorSource, decide
+from handlers.access.rules import Decision, OperatorSource, awaits_anothers_read, decide
 from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Subscription
 
 SLACK: Final = timedelta(minutes=10)
@@ -76,6 +76,8 @@ def of_customer(one: Customer, policy: Policy, findings: Findings, application: 
     for name, row in one.standing.items():
         if row["braked"]:
             broken += ["brake_unseen"] * (not is_open(findings, "brake", application))
+            continue
+        if awaits_anothers_read(row, one.subscriptions) and max(as_of, now - SLACK) < row["until"]:
             continue
         should, later = then.get(name), lately.get(name)
         if should is None or should.allowed == row["allowed"]:

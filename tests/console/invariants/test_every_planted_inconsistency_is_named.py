@@ -6,7 +6,7 @@ import asyncio
 import shlex
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,13 @@ import pytest
 import typer.main
 
 from consumer.cli.tree import tree
+from consumer.console.invariants import access
 from consumer.console.invariants.cures import CURES, LOST_ACCESS, LOST_ROW, problem
 from consumer.console.invariants.report import usdc
 from consumer.ledger import Database
-from tests.console.invariants.shop import Shop, healthy
+from handlers.access.policy import Policy
+from handlers.access.subscription import ENDED, Subscription
+from tests.console.invariants.shop import NOW, Shop, healthy
 from tests.support.handling.projections import START
 
 Plant = Callable[[Shop], Awaitable[None]]
@@ -283,3 +286,18 @@ def test_a_cure_names_the_application_where_another_would_be_meant(code: str) ->
 def test_every_code_is_planted() -> None:
     """But what only a fresh walk can show."""
     assert {code for code, _, _ in PLANTED.values()} == CURES.keys() - {"payment_unseen"}
+
+
+@pytest.mark.parametrize(
+    ("until", "broken"),
+    [(NOW + timedelta(minutes=1), []), (NOW - access.SLACK, ["access_without_source"])],
+)
+def test_what_waits_for_a_first_read_is_in_order_for_so_long(until: datetime, broken: list[str]) -> None:
+    # case: A25
+    row = {"allowed": True, "braked": False, "until": until, "reasons": ["settling:sub_new", "settling:sub_1"]}
+    one = access.Customer(
+        subscriptions={"sub_1": Subscription(customer="cus_1", status=ENDED)},
+        standing={"default": row},
+        as_of=NOW - timedelta(hours=1),
+    )
+    assert access.of_customer(one, Policy(), {}, "default", NOW) == broken
