@@ -62,11 +62,13 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
         decisions[name] = await _unless_succeeded(
             ctx, name, decisions[name], standing[name], subscriptions, policy, cause, now
         )
-    brakes = cause.kind in (Kind.READ, Kind.TIMER) and any(sub.unannounced for sub in subscriptions.values())
+    unannounced = {id_ for id_, sub in subscriptions.items() if sub.unannounced}
     was_braked = False
     for entitlement, decision in decisions.items():
         known = standing.get(entitlement)
         revokes = known is not None and known["allowed"] and not decision.allowed
+        rests = known is not None and not unannounced.isdisjoint(map(subject_of, known["reasons"]))
+        brakes = rests and cause.kind in (Kind.READ, Kind.TIMER)
         if known and revokes and brakes and (known["braked"] or await _braked(ctx, customer, entitlement, policy, now)):
             continue
         was_braked = was_braked or bool(known and known["braked"])

@@ -247,6 +247,35 @@ async def test_ends_that_the_service_announced_are_never_braked(shop: Shop) -> N
     assert shop.effects.count("revoked default") == 9
 
 
+async def test_an_end_of_long_ago_that_only_a_read_showed_brakes_nothing(shop_with: Callable[..., Shop]) -> None:
+    # case: B31
+    shop = shop_with(brake={"minimum": 1, "share": 0})
+    for sub in await many(shop, 2):
+        mine = {"customer_reference": f"cus_{sub}"}
+        await shop.reads("ENDED", sub, end_reason="PAYMENT_FAILED", **mine)
+        await shop.pass_time(hours=2)
+        await shop.reads("ACTIVE", f"{sub}b", current_period_end=(shop.now + timedelta(days=30)).isoformat(), **mine)
+    for sub in ("S00b", "S01b"):
+        await shop.happens("ended", sub, end_reason="PAYER_CANCELED", customer_reference=f"cus_{sub[:3]}")
+    await shop.pass_time(minutes=11)
+    assert await shop.rows(ENTITLEMENTS, allowed=True) == [], "a timer ends them, an event had told of it"
+    assert await shop.findings() == set()
+
+
+async def test_events_that_lay_for_hours_announce_what_is_read_now(shop_with: Callable[..., Shop]) -> None:
+    # case: B31
+    shop = shop_with(past_due="revoke", brake={"minimum": 1, "share": 0})
+    subs = await many(shop, 3)
+    told = [shop.event("past_due", sub, customer_reference=f"cus_{sub}") for sub in subs]
+    shop.now += timedelta(hours=2)
+    await shop.feed(*told)
+    await shop.relay()
+    for sub in subs:
+        await shop.reads("PAST_DUE", sub, customer_reference=f"cus_{sub}")
+    assert await shop.findings() == set()
+    assert await shop.rows(ENTITLEMENTS, allowed=True) == []
+
+
 async def test_reads_that_an_event_announced_are_not_braked(shop_with: Callable[..., Shop]) -> None:
     # case: B31
     shop = shop_with(past_due="revoke")
