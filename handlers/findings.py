@@ -6,12 +6,12 @@ an operator closed stays closed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import JSON, String, Table, and_, bindparam, true, update
+from sqlalchemy import JSON, String, Table, and_, bindparam, select, true, update
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import Field
 
@@ -48,6 +48,13 @@ async def open_finding(
         where=true() if anew else table.c.closed_by.is_(None) | (table.c.closed_by == SYSTEM),
     )
     await ctx.session.execute(statement)
+
+
+async def seen(ctx: Context, table: Table, kind: str, subjects: Collection[str]) -> set[str]:
+    """Of these subjects, those whose finding is open, or was settled by an operator."""
+    those = (table.c.application == ctx.application, table.c.kind == kind, table.c.subject.in_(sorted(subjects)))
+    is_seen = table.c.closed_at.is_(None) | (table.c.closed_by != SYSTEM)
+    return set((await ctx.session.execute(select(table.c.subject).where(*those, is_seen))).scalars())
 
 
 async def close_finding(

@@ -50,8 +50,9 @@ class Cause:
     kind: Kind
 
 
-async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -> None:
-    """Decide anew for every entitlement of the customer, as of the cause's time (never earlier than last time)."""
+async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -> Mapping[str, Subscription]:
+    """Decide anew for every entitlement of the customer, as of the cause's time (never earlier than last time). Returns
+    the customer's subscriptions."""
     now = await _lock(ctx, customer, cause.at)
     subscriptions = await _subscriptions(ctx, customer)
     grants, holds = await _operator_sources(ctx, customer)
@@ -82,6 +83,7 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
         not_before = max(due, ctx.now + policy.settle)
         data = {"due": due.isoformat()}
         ctx.emit(CUSTOMER_DUE, f"customer:{customer}", data, not_before=not_before, once=due.isoformat())
+    return subscriptions
 
 
 async def _unless_succeeded(

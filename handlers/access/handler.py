@@ -24,14 +24,16 @@ from handlers.access.store import (
     SUBSCRIPTION_DUE,
     Change,
     apply,
+    show_unmapped,
     to_subscription,
     unidentified,
     wake,
     wake_unmapped,
+    wake_unseen,
 )
 from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, PAST_DUE, STATUSES, Reading, Subscription
 from handlers.access.tables import CUSTOMERS, FINDINGS, SOURCES, SUBSCRIPTIONS, AccessSource, AccessSubscription
-from handlers.findings import close_by_hand, close_finding, close_findings, open_finding
+from handlers.findings import close_by_hand, close_finding, close_findings, open_finding, seen
 from handlers.pointers import look_text, marked_as_test
 
 BATCH = 500
@@ -258,6 +260,8 @@ async def _still_unmapped(event: Event, ctx: Context, policy: Policy, id_: str) 
         if sub.customer is not None:
             await recompute(ctx, sub.customer, policy, Cause(event_id=event.id, at=event.received_at, kind=Kind.TIMER))
         return
+    if not await seen(ctx, FINDINGS, "unmapped_price", [id_]):
+        await show_unmapped(ctx, id_, sub, event.received_at)
     waited = event.find("/data/wait_s")
     doubled = 2 * timedelta(seconds=waited if isinstance(waited, int | float) else 0)
     wait = min(policy.unmapped_retry_max, max(policy.unmapped_retry, doubled))
@@ -273,7 +277,9 @@ async def customer_due(event: Event, ctx: Context) -> None:
         raise Reject("a timer needs a customer")
     at = event.received_at if due is None else max(event.received_at, due)
     kind = Kind.OPERATOR if event.find("/data/released") is True else Kind.TIMER
-    await recompute(ctx, customer, policy, Cause(event_id=event.id, at=at, kind=kind))
+    subscriptions = await recompute(ctx, customer, policy, Cause(event_id=event.id, at=at, kind=kind))
+    if due is None:
+        await wake_unseen(ctx, subscriptions, policy, at)
 
 
 @handles("checkout.registered", transactional=True, name="access:checkout_registered")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,7 @@ from handlers.access.decisions import Cause, Kind, recompute
 from handlers.access.policy import Policy
 from handlers.access.subscription import ENDED, Subscription
 from handlers.access.tables import FINDINGS, LINKS, SUBSCRIPTIONS, AccessSubscription
-from handlers.findings import close_finding, open_finding
+from handlers.findings import close_finding, open_finding, seen
 
 SUBSCRIPTION_DUE = "access.subscription_due"
 OTHERS_MAX = 20
@@ -141,13 +141,20 @@ async def _mapping(ctx: Context, event: Event, subscription_id: str, policy: Pol
     if policy.entitlements is None:
         return
     is_mapped = policy.grants_of(after.price_id, after.product_id) is not None
-    if not is_mapped and after.is_live and (not change.before.is_live or change.touched("price_id", "product_id")):
-        ctx.log.warning("unmapped_price", subscription_id=subscription_id, price_id=after.price_id)
-        detail = {"price_id": after.price_id, "product_id": after.product_id}
-        await open_finding(ctx, FINDINGS, "unmapped_price", subscription_id, at, detail)
-        wake(ctx, subscription_id, "unmapped", at + policy.unmapped_retry, policy.unmapped_retry.total_seconds())
+    is_new = not change.before.is_live or change.touched("price_id", "product_id")
+    if not is_mapped and after.is_live:
+        if is_new or not await seen(ctx, FINDINGS, "unmapped_price", [subscription_id]):
+            await show_unmapped(ctx, subscription_id, after, at)
+            wake(ctx, subscription_id, "unmapped", at + policy.unmapped_retry, policy.unmapped_retry.total_seconds())
     elif is_mapped and change.before.is_live and change.touched("price_id", "product_id"):
         await close_finding(ctx, FINDINGS, "unmapped_price", subscription_id, at)
+
+
+async def show_unmapped(ctx: Context, subscription_id: str, sub: Subscription, at: datetime) -> None:
+    """Somebody pays for what gives nothing, or no longer does: an operator is told."""
+    ctx.log.warning("unmapped_price", subscription_id=subscription_id, price_id=sub.price_id)
+    detail = {"price_id": sub.price_id, "product_id": sub.product_id}
+    await open_finding(ctx, FINDINGS, "unmapped_price", subscription_id, at, detail)
 
 
 async def _decide(ctx: Context, event: Event, subscription_id: str, policy: Policy, change: Change) -> None:
@@ -185,6 +192,16 @@ def wake(
     data = {"why": why, "due": due.isoformat(), "wait_s": wait_s, "heard_at": _plain(heard_at)}
     key = f"subscription:{subscription_id}"
     ctx.emit(SUBSCRIPTION_DUE, key, data, not_before=due, once=f"{why}:{(heard_at or due).isoformat()}")
+
+
+async def wake_unseen(ctx: Context, subscriptions: Mapping[str, Subscription], policy: Policy, at: datetime) -> None:
+    """Look at those that live and whose price is mapped to nothing any more, and that no finding tells of: the mapping
+    was changed meanwhile (case A32)."""
+    live = {id_: sub for id_, sub in subscriptions.items() if sub.is_live}
+    unmapped = {id_ for id_, sub in live.items() if policy.grants_of(sub.price_id, sub.product_id) is None}
+    if unmapped:
+        for id_ in sorted(unmapped - await seen(ctx, FINDINGS, "unmapped_price", unmapped)):
+            wake(ctx, id_, "unmapped", at)
 
 
 async def wake_unmapped(ctx: Context, at: datetime, limit: int) -> None:

@@ -126,6 +126,31 @@ async def test_a_mapping_that_vanished_takes_nothing_away(shop_with: Callable[..
     assert shop.effects == ["granted pro"]
 
 
+@pytest.mark.parametrize("seen_by", ["recheck", "renewal"])
+async def test_a_mapping_that_vanished_under_a_subscriber_is_shown(
+    shop_with: Callable[..., Shop], seen_by: str
+) -> None:
+    # case: A32
+    shop = shop_with(entitlements={"svc_price_monthly": ["pro"]})
+    await shop.reads("ACTIVE")
+    shop.options = {"entitlements": {"other": ["pro"]}}
+    if seen_by == "recheck":
+        await shop.word("access.recheck", "object:access")
+        await shop.relay()
+    else:
+        await shop.happens("renewed")
+        await shop.reads("ACTIVE")
+    assert await shop.findings() == {("unmapped_price", "S1")}
+    timers = len(shop.of_type("access.subscription_due"))
+    await shop.happens("renewed")
+    await shop.reads("ACTIVE")
+    assert len(shop.of_type("access.subscription_due")) == timers, "it is looked at already"
+    shop.options = {"entitlements": {"svc_price_monthly": ["pro"]}}
+    await shop.pass_time(hours=2)
+    assert await shop.findings() == set()
+    assert shop.effects == ["granted pro"]
+
+
 async def test_a_hold_and_its_end(shop: Shop) -> None:
     # case: A42
     await shop.reads("ACTIVE")
