@@ -256,6 +256,7 @@ class CustomerDue(_Known, event="access.customer_due"):
 
     due: datetime | None = Field(None, description="since when it is due", examples=[_AT])
     released: bool = Field(False, description="whether an operator let a stopped revocation go", examples=[False])
+    alone: bool = Field(False, description="whether nobody is heard of who may take over", examples=[False])
 
 
 class SubscriptionDue(_Known, event="access.subscription_due"):

@@ -13,7 +13,7 @@ from sqlalchemy import and_, case, func, select, text, update
 
 from consumer.plugin import Context, insert_into
 from handlers.access.policy import Policy
-from handlers.access.rules import Decision, OperatorSource, decide, goes_on_until, subject_of
+from handlers.access.rules import SUCCESSOR, Decision, OperatorSource, decide, goes_on_until, subject_of
 from handlers.access.subscription import ENDED, Subscription
 from handlers.access.tables import (
     BRAKES,
@@ -43,11 +43,12 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What made us decide, and when."""
+    """What made us decide, and when; whether what ends may wait for a successor."""
 
     event_id: str
     at: datetime
     kind: Kind
+    waits: bool = True
 
 
 async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -> Mapping[str, Subscription]:
@@ -59,10 +60,7 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
     standing = await _standing(ctx, customer)
     allowed = frozenset(name for name, row in standing.items() if row["allowed"])
     decisions = decide(subscriptions, grants, holds, policy, now, known=standing, standing=allowed)
-    for name in sorted(allowed & decisions.keys()):
-        decisions[name] = await _unless_succeeded(
-            ctx, name, decisions[name], standing[name], subscriptions, policy, cause, now
-        )
+    decisions |= await _going_on(ctx, customer, decisions, standing, subscriptions, policy, cause, now)
     unannounced = {id_ for id_, sub in subscriptions.items() if sub.unannounced}
     was_braked = False
     for entitlement, decision in decisions.items():
@@ -86,40 +84,58 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
     return subscriptions
 
 
-async def _unless_succeeded(
+async def _going_on(
     ctx: Context,
-    name: str,
-    decision: Decision,
-    standing: Mapping[str, Any],
+    customer: str,
+    decisions: Mapping[str, Decision],
+    standing: Mapping[str, Mapping[str, Any]],
     subscriptions: Mapping[str, Subscription],
     policy: Policy,
     cause: Cause,
     now: datetime,
-) -> Decision:
-    """The decision, unless it ends what a subscription of nobody may go on with: one that is heard of, and whose first
-    read will say whose it is. Who comes later prolongs nothing, and it is looked at again every `settle`."""
+) -> dict[str, Decision]:
+    """What would end and goes on, as somebody was heard of whose first read may say that he is the successor. That is
+    looked at again every `settle`. Where there is nobody, an event of our own ends it at once: of what was asked about
+    others a rebuild finds the answer that was given."""
     is_told = cause.kind in (Kind.EVENT, Kind.OPERATOR)
-    until = (
-        None if standing["braked"] else goes_on_until(decision, standing, subscriptions, policy, now, is_told=is_told)
-    )
-    if until is None:
-        return decision
-    heard_of = select(SUBSCRIPTIONS).where(
+    found: dict[str, datetime] = {}
+    for name, decision in decisions.items():
+        row = standing.get(name)
+        if row is not None and row["allowed"] and not row["braked"] and cause.waits:
+            until = goes_on_until(decision, row, subscriptions, policy, now, is_told=is_told)
+            found |= {} if until is None else {name: until}
+    if not found:
+        return {}
+    next_check = now + policy.settle if await _is_heard_of(ctx, found, policy, now) else None
+    if next_check is None:
+        data = {"due": now.isoformat(), "alone": True}
+        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", data, once=f"alone:{cause.event_id}")
+    return {
+        name: Decision(
+            allowed=True,
+            until=until,
+            reasons=(SUCCESSOR, *(one for one in standing[name]["reasons"] if subject_of(one) in subscriptions)),
+            next_check=next_check and min(until, next_check),
+        )
+        for name, until in found.items()
+    }
+
+
+async def _is_heard_of(ctx: Context, ending: Mapping[str, datetime], policy: Policy, now: datetime) -> bool:
+    """Whether there is a subscription that was heard of before these end, that no read has shown and nobody's it is
+    known to be. Who comes later prolongs nothing."""
+    heard_by = min(ending.values()) - policy.resubscribe + policy.settle
+    wanted = select(SUBSCRIPTIONS.c.price_id, SUBSCRIPTIONS.c.product_id).where(
         SUBSCRIPTIONS.c.application == ctx.application,
         text(NOBODYS),
         SUBSCRIPTIONS.c.hinted_at > now - policy.resubscribe,
-        SUBSCRIPTIONS.c.hinted_at <= until - policy.resubscribe + policy.settle,
+        SUBSCRIPTIONS.c.hinted_at <= heard_by,
         SUBSCRIPTIONS.c.unreadable_version.is_(None),
         func.coalesce(SUBSCRIPTIONS.c.status, "") != ENDED,
     )
-    rows = await ctx.session.execute(heard_of.order_by(SUBSCRIPTIONS.c.hinted_at.desc()).limit(NOBODYS_MAX))
-    for row in rows.mappings():
-        names = policy.grants_of(row["price_id"], row["product_id"])
-        if names is None or name in names:
-            own = (reason for reason in standing["reasons"] if subject_of(reason) in subscriptions)
-            reasons = (f"settling:{row['subscription_id']}", *own)
-            return Decision(allowed=True, until=until, reasons=reasons, next_check=min(until, now + policy.settle))
-    return decision
+    rows = await ctx.session.execute(wanted.order_by(SUBSCRIPTIONS.c.hinted_at.desc()).limit(NOBODYS_MAX))
+    granted = [policy.grants_of(price, product) for price, product in rows]
+    return any(names is None or not ending.keys().isdisjoint(names) for names in granted)
 
 
 async def _lock(ctx: Context, customer: str, at: datetime) -> datetime:

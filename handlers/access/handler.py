@@ -277,7 +277,8 @@ async def customer_due(event: Event, ctx: Context) -> None:
         raise Reject("a timer needs a customer")
     at = event.received_at if due is None else max(event.received_at, due)
     kind = Kind.OPERATOR if event.find("/data/released") is True else Kind.TIMER
-    subscriptions = await recompute(ctx, customer, policy, Cause(event_id=event.id, at=at, kind=kind))
+    waits = event.find("/data/alone") is not True
+    subscriptions = await recompute(ctx, customer, policy, Cause(event_id=event.id, at=at, kind=kind, waits=waits))
     if due is None:
         await wake_unseen(ctx, subscriptions, policy, at)
 

@@ -27,6 +27,9 @@ from typing import Any
 from handlers.access.policy import Policy
 from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Subscription
 
+SUCCESSOR = "settling:successor"
+"""The reason of what goes on until those who are unread are read."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSource:
@@ -141,26 +144,22 @@ def goes_on_until(
     """Until when what stands may go on though this decision ends it; None: not at all.
 
     A successor whose events name no customer is a stranger's until it is read (cases A25, U29). So what an ended
-    subscription gave waits for those who are unread, once, for `resubscribe` at most. Not where an event says why it
-    ended (`is_told`; A21), nor where it has settled for so long already.
+    subscription gave waits for those who are unread, once, for `resubscribe` at most. Not where it is told by an event
+    (`is_told`; A21), nor where it has settled for so long already.
     """
     if decision.allowed or subject_of(decision.reasons[0], "held") is not None:
         return None
     reasons: Sequence[str] = standing["reasons"]
-    if awaits_anothers_read(standing, subscriptions):
+    if awaits_successor(standing):
         return standing["until"] if now < standing["until"] else None
     ended = [one for reason in reasons if (one := subscriptions.get(subject_of(reason) or "")) and one.status == ENDED]
-    may_be_half = any(not (is_told and one.end_reason) and not _has_settled(one, policy) for one in ended)
+    may_be_half = not is_told and not all(_has_settled(one, policy) for one in ended)
     return now + policy.resubscribe if may_be_half else None
 
 
-def awaits_anothers_read(standing: Mapping[str, Any], subscriptions: Collection[str]) -> bool:
-    """Whether what stands goes on for a subscription of which nobody knows yet whose it is; `subscriptions`: the
-    customer's own."""
-    if not standing["allowed"] or standing["until"] is None:
-        return False
-    settling = [subject_of(reason, "settling") for reason in standing["reasons"]]
-    return any(id_ is not None and id_ not in subscriptions for id_ in settling)
+def awaits_successor(standing: Mapping[str, Any]) -> bool:
+    """Whether what stands goes on for a subscription of which nobody knows yet whose it is."""
+    return bool(standing["allowed"] and standing["until"] is not None and SUCCESSOR in standing["reasons"])
 
 
 def subject_of(reason: str, word: str | None = None) -> str | None:

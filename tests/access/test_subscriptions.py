@@ -324,6 +324,7 @@ async def test_a_reason_that_arrives_while_settling_decides_at_once(shop: Shop) 
     await shop.reads("ACTIVE")
     await shop.happens("ended")
     await shop.reads("ENDED", end_reason="MERCHANT_CANCELED")
+    await shop.relay()
     assert shop.effects == ["granted default", "revoked default"]
 
 

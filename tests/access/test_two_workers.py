@@ -96,8 +96,8 @@ async def test_the_brake_counts_across_workers(database: Database) -> None:
     await asyncio.gather(*(worker.feed(*ends[at::4]) for at, worker in enumerate(four)))
     for worker in four:
         worker.now += timedelta(minutes=1)
-    due = await four[0].due()
-    await asyncio.gather(*(worker.feed(*due[at::4]) for at, worker in enumerate(four)))
+    while due := await four[0].due():
+        await asyncio.gather(*(worker.feed(*due[at::4]) for at, worker in enumerate(four)))
     revoked = [key for key, type_ in await announced(database) if type_ == "access.revoked"]
     assert len(revoked) == 5
     assert {row["kind"] for row in await four[0].rows(FINDINGS)} == {"brake"}

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from consumer.console.invariants.orders import Findings, is_open, is_seen
 from handlers.access.policy import Policy
-from handlers.access.rules import Decision, OperatorSource, awaits_anothers_read, decide
+from handlers.access.rules import Decision, OperatorSource, awaits_successor, decide
 from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Subscription
 
 SLACK: Final = timedelta(minutes=10)
@@ -77,7 +77,7 @@ def of_customer(one: Customer, policy: Policy, findings: Findings, application: 
         if row["braked"]:
             broken += ["brake_unseen"] * (not is_open(findings, "brake", application))
             continue
-        if awaits_anothers_read(row, one.subscriptions) and max(as_of, now - SLACK) < row["until"]:
+        if awaits_successor(row) and max(as_of, now - SLACK) < row["until"]:
             continue
         should, later = then.get(name), lately.get(name)
         if should is None or should.allowed == row["allowed"]:

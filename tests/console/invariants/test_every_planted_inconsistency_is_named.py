@@ -294,7 +294,7 @@ def test_every_code_is_planted() -> None:
 )
 def test_what_waits_for_a_first_read_is_in_order_for_so_long(until: datetime, broken: list[str]) -> None:
     # case: A25
-    row = {"allowed": True, "braked": False, "until": until, "reasons": ["settling:sub_new", "settling:sub_1"]}
+    row = {"allowed": True, "braked": False, "until": until, "reasons": ["settling:successor", "settling:sub_1"]}
     one = access.Customer(
         subscriptions={"sub_1": Subscription(customer="cus_1", status=ENDED)},
         standing={"default": row},
