@@ -171,6 +171,26 @@ async def test_who_waited_for_another_worker_is_handled_again_behind_it(database
         await same_after_rebuild(one)
 
 
+@pytest.mark.parametrize("whose", ["cus_1", "cus_2"])
+async def test_what_waited_for_a_first_read_ends_again_as_it_did(database: Database, whose: str) -> None:
+    # case: G9, A25
+    mine = {"customer_reference": "cus_1"}
+    async with live_in(database) as live:
+        await live.arrive(observed("subscription:S1", 1, {"status": "ACTIVE", **mine}))
+        await live.arrive(said("subscription.created", "evt_1", id="S2"), said("subscription.ended", "evt_2", id="S1"))
+        ended = {"status": "ENDED", "end_reason": "MERCHANT_CANCELED", **mine}
+        await live.arrive(observed("subscription:S1", 2, ended, at=live.clock.now()))
+        await live.pass_time(20)
+        (waiting,) = (await contents(live, [access.ENTITLEMENTS]))["access_entitlement"]
+        assert waiting["reasons"] == ["settling:successor", "settling:S1"]
+        shown = {"status": "ACTIVE", "customer_reference": whose}
+        await live.arrive(observed("subscription:S2", 3, shown, at=live.clock.now()))
+        await live.pass_time(20)
+        rows = (await contents(live, [access.ENTITLEMENTS]))["access_entitlement"]
+        assert {row["customer"] for row in rows if row["allowed"]} == {whose}
+        await same_after_rebuild(live)
+
+
 @pytest.mark.parametrize("held", [0, 10_000], ids=["in a table", "in memory"])
 async def test_a_worker_whose_clock_is_off_rebuilds_to_the_same_order(
     database: Database, monkeypatch: pytest.MonkeyPatch, held: int
