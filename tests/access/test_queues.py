@@ -276,7 +276,7 @@ async def test_an_end_of_long_ago_that_only_a_read_showed_brakes_nothing(shop_wi
     # case: B31
     shop = shop_with(brake={"minimum": 1, "share": 0})
     for sub in await many(shop, 2):
-        mine = {"customer_reference": f"cus_{sub}"}
+        mine: dict[str, Any] = {"customer_reference": f"cus_{sub}"}
         await shop.reads("ENDED", sub, end_reason="PAYMENT_FAILED", **mine)
         await shop.pass_time(hours=2)
         await shop.reads("ACTIVE", f"{sub}b", current_period_end=(shop.now + timedelta(days=30)).isoformat(), **mine)

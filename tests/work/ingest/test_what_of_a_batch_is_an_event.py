@@ -173,7 +173,7 @@ async def test_each_handlers_room_is_filled_in_order(
 def test_no_event_is_received_later_than_it_is_taken(ahead_s: float, stays: bool) -> None:
     """`serve` may have a clock that is ahead, and no ledger that would tell it so."""
     now = AT - timedelta(seconds=ahead_s)
-    arrived, _ = decode(records(said(1)), {"default": Locators()})
+    arrived, _ = each_once([understood(record, {"default": Locators()}) for record in records(said(1))])
     [one] = arrivals.not_ahead(arrived, now)
     assert one.event.received_at == (AT if stays else now)
     assert (one.event.id, one.event.raw, one.event.data) == ("evt_1", said(1).raw, said(1).data)
