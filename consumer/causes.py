@@ -44,6 +44,7 @@ _FORBIDDEN = Cause(
 _FULL = Cause(errors.LedgerDiskFull, "make room on the database's disk; nothing needs a restart")
 _READ_ONLY = Cause(errors.LedgerReadOnly, "make it writable, or point CONSUMER_DATABASE_URL at the primary")
 _LOCKED = Cause(errors.LedgerLocked, "find who holds the lock: a backup, a shell, a long transaction, a hung role")
+_TIMEOUTS: Final = "raise the server's statement_timeout and transaction_timeout, or unset them for this user"
 _CLOSED = Cause(
     errors.LedgerNotOpened, "check path and permissions of the file and its folder, for the user of the role"
 )
@@ -86,7 +87,8 @@ SQLSTATES: Final[Mapping[str, Cause]] = {
     "53100": _FULL,
     "53300": Cause(errors.DatabaseTooManyClients, "raise max_connections, or put a pooler in between"),
     "55P03": _LOCKED,
-    "57014": Cause(errors.StatementCancelled, "raise the server's statement_timeout, or unset it for this user"),
+    "57014": Cause(errors.StatementCancelled, _TIMEOUTS),
+    "25P04": Cause(errors.StatementCancelled, _TIMEOUTS),
     "57P01": _SERVER,
     "57P03": _SERVER,
     "58030": _FAILING,

@@ -50,6 +50,8 @@ tables held. Asked of those that know how (14 and newer, on Linux)."""
 _NOTICE_A_DEATH = text(
     "SELECT set_config(name, :ms, true) FROM pg_settings WHERE name = 'client_connection_check_interval'"
 )
+_TAKE_YOUR_TIME = text("SELECT set_config(name, '0', true) FROM pg_settings WHERE name = 'transaction_timeout'")
+"""Since 17 the server may end a transaction for its age. An index of a large table takes what it takes."""
 _TELL = text("SELECT set_config('lock_timeout', :limit, true)")
 
 _log = structlog.get_logger(__name__)
@@ -146,6 +148,7 @@ async def upgrade(database: Database) -> SchemaState:
 
     def run(connection: Connection) -> None:
         if connection.dialect.name == "postgresql":
+            connection.execute(_TAKE_YOUR_TIME)
             with suppress(DBAPIError), connection.begin_nested():
                 connection.execute(_NOTICE_A_DEATH, {"ms": str(GONE_WITHIN_MS)})
             _wait_for_others(connection)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, make_url, select, text
+from sqlalchemy import Connection, func, make_url, select, text
 
 from consumer.errors import LedgerReadOnly, LedgerUnavailable, StatementCancelled
 from consumer.ledger import Database
@@ -307,6 +307,29 @@ async def test_a_limit_of_the_users_that_was_raised_holds_for_connections_that_a
     await slow()
     async with ledger.migrating() as engine, engine.connect() as connection:
         assert await connection.scalar(text("SELECT current_setting('statement_timeout')")) == "0"
+
+
+# case: O2
+# cause: 25P04
+async def test_a_limit_of_the_users_for_a_transaction_is_named_and_holds_for_no_migration(
+    ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ledger.reading() as session:
+        if int(await session.scalar(text("SHOW server_version_num")) or 0) < 17_00_00:
+            pytest.skip("PostgreSQL has it since 17")
+    await _told(ledger, "SET transaction_timeout = 2000")
+    await ledger.stop()
+    with pytest.raises(StatementCancelled):
+        async with ledger.transaction() as session:
+            await session.execute(text("SELECT pg_sleep(3)"))
+    waits = schema._wait_for_others
+
+    def slowly(connection: Connection) -> None:
+        connection.execute(text("SELECT pg_sleep(3)"))
+        waits(connection)
+
+    monkeypatch.setattr(schema, "_wait_for_others", slowly)
+    await schema.upgrade(ledger)
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
