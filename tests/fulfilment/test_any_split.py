@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +39,14 @@ TABLES: dict[str, tuple[Table, tuple[str, ...]]] = {
 KINDS = ("paid", "paid", "paid", "paid read", "paid differently", "expired", "completed", "registered", "read paid",
          "read pending", "unreadable", "released", "unfulfillable", "test", "unnamed", "paid by 1", "paid by 2",
          "read by 2")  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _said_later_than_taken() -> Iterator[None]:
+    """So the times at which a batch was taken can be told from those that are said in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("consumer.work.ingest.arrivals.AGREES", timedelta(days=1))
+        yield
 
 
 def event(kind: str, order_id: str, number: int, application: str) -> Event:
