@@ -40,6 +40,7 @@ async def test_an_unread_subscription_that_is_none_keeps_nothing_for_long(databa
     assert told(shop) == ["access.granted"]
     if read:
         await shop.reads("ENDED", "S2", end_reason="PAYMENT_FAILED")
+        await shop.relay()
     else:
         await shop.pass_time(minutes=11)
     assert told(shop) == ["access.granted", "access.revoked"]
