@@ -42,6 +42,7 @@ class Context:
 
     `application`: whose event it is. `attempt`: from 1. `is_replay`: whether an operator's replay brought the event.
     `is_history`: whether it is history taken in by `backfill --seed`, which sets state and causes no effect (case B30).
+    `emitted_then`: in a rebuild, the ids of what this run was the first to emit; None elsewhere.
     `now`: the time at the start of this attempt. `options`: the plugin's own settings: its model `OPTIONS`, validated,
     or a mapping. What few handlers ask for (`idempotency_key`, `deadline`, `log`) is made when it is asked for.
     """
@@ -57,6 +58,7 @@ class Context:
         log: Callable[[], FilteringBoundLogger],
         is_replay: bool = False,
         is_history: bool = False,
+        emitted_then: frozenset[str] | None = None,
         options: Any = None,
         session: AsyncSession | None = None,
         http: Any = None,
@@ -68,6 +70,7 @@ class Context:
         self.attempt = attempt
         self.is_replay = is_replay
         self.is_history = is_history
+        self.emitted_then = emitted_then
         self.now = now
         self.options: Any = {} if options is None else options
         self._handler = handler

@@ -148,6 +148,7 @@ class Rebuild:
             log=lambda: structlog.get_logger("rebuild"),
             is_replay=True,
             is_history=step.plan == SEED,
+            emitted_then=frozenset(one.id for one in step.emitted),
             options=self._options[handler.name],
             session=session,
             snapshots=_of_no_time,

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import and_, case, func, select, text, update
 
-from consumer.plugin import Context, insert_into
+from consumer.plugin import Context, derived_id, insert_into
 from handlers.access.policy import Policy
 from handlers.access.rules import SUCCESSOR, Decision, OperatorSource, decide, goes_on_until, subject_of
 from handlers.access.subscription import ENDED, Subscription
@@ -28,7 +28,8 @@ from handlers.access.tables import (
 from handlers.findings import close_finding, open_finding
 
 GRANTED, REVOKED, CUSTOMER_DUE = "access.granted", "access.revoked", "access.customer_due"
-SUBSCRIPTIONS_MAX, NOBODYS_MAX = 200, 20
+SUBSCRIPTIONS_MAX, NOBODYS_MAX = 200, 200
+SOON = timedelta(seconds=5)
 _FIELDS = tuple(field.name for field in fields(Subscription))
 
 
@@ -43,7 +44,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What made us decide, and when; whether what ends may wait for a successor."""
+    """What made us decide, and when; whether what ends may wait for a successor (`waits`)."""
 
     event_id: str
     at: datetime
@@ -67,6 +68,8 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
         known = standing.get(entitlement)
         revokes = known is not None and known["allowed"] and not decision.allowed
         rests = known is not None and not unannounced.isdisjoint(map(subject_of, known["reasons"]))
+        if known and ctx.emitted_then is not None and not _was_revoked(ctx, customer, known, cause):
+            rests = bool(unannounced)  # in a rebuild: it was stopped, by the rule of then
         brakes = rests and cause.kind in (Kind.READ, Kind.TIMER)
         if known and revokes and brakes and (known["braked"] or await _braked(ctx, customer, entitlement, policy, now)):
             continue
@@ -95,18 +98,19 @@ async def _going_on(
     now: datetime,
 ) -> dict[str, Decision]:
     """What would end and goes on, as somebody was heard of whose first read may say that he is the successor. That is
-    looked at again every `settle`. Where there is nobody, an event of our own ends it at once: of what was asked about
-    others a rebuild finds the answer that was given."""
+    looked at again after `settle`, then ever later. Where there is nobody, an event of our own ends it at once: of what
+    was asked about others a rebuild finds the answer that was given."""
     is_told = cause.kind in (Kind.EVENT, Kind.OPERATOR)
     found: dict[str, datetime] = {}
-    for name, decision in decisions.items():
+    for name, decision in decisions.items() if cause.waits else ():
         row = standing.get(name)
-        if row is not None and row["allowed"] and not row["braked"] and cause.waits:
+        if row is not None and row["allowed"] and not row["braked"] and not _was_revoked(ctx, customer, row, cause):
             until = goes_on_until(decision, row, subscriptions, policy, now, is_told=is_told)
             found |= {} if until is None else {name: until}
     if not found:
         return {}
-    next_check = now + policy.settle if await _is_heard_of(ctx, found, policy, now) else None
+    waited = now - (min(found.values()) - policy.resubscribe)
+    next_check = now + max(policy.settle, SOON, waited / 2) if await _is_heard_of(ctx, found, policy, now) else None
     if next_check is None:
         data = {"due": now.isoformat(), "alone": True}
         ctx.emit(CUSTOMER_DUE, f"customer:{customer}", data, once=f"alone:{cause.event_id}")
@@ -136,6 +140,13 @@ async def _is_heard_of(ctx: Context, ending: Mapping[str, datetime], policy: Pol
     rows = await ctx.session.execute(wanted.order_by(SUBSCRIPTIONS.c.hinted_at.desc()).limit(NOBODYS_MAX))
     granted = [policy.grants_of(price, product) for price, product in rows]
     return any(names is None or not ending.keys().isdisjoint(names) for names in granted)
+
+
+def _was_revoked(ctx: Context, customer: str, standing: Mapping[str, Any], cause: Cause) -> bool:
+    """In a rebuild: whether this run revoked it. Then that is a fact, though by the rules of now it would wait."""
+    once = _once(standing["entitlement"], standing["version"] + 1, cause)
+    revoked = derived_id(ctx.application, REVOKED, f"customer:{customer}", once)
+    return ctx.emitted_then is not None and revoked in ctx.emitted_then
 
 
 async def _lock(ctx: Context, customer: str, at: datetime) -> datetime:
@@ -230,8 +241,7 @@ def _announce(ctx: Context, customer: str, entitlement: str, decision: Decision,
         "version": version,
         "before": {"allowed": not decision.allowed},
     }
-    # The cause is part of the id: a rebuilt projection that counts differently can never swallow a real change.
-    once = f"{entitlement}:{version}:{cause.event_id}"
+    once = _once(entitlement, version, cause)
     ctx.emit(GRANTED if decision.allowed else REVOKED, f"customer:{customer}", data, once=once)
     ctx.note(
         f"customer:{customer}",
@@ -244,6 +254,11 @@ def _announce(ctx: Context, customer: str, entitlement: str, decision: Decision,
             "version": version,
         },
     )
+
+
+def _once(entitlement: str, version: int, cause: Cause) -> str:
+    """The cause is part of the id: a rebuilt projection that counts differently can never swallow a real change."""
+    return f"{entitlement}:{version}:{cause.event_id}"
 
 
 async def _braked(ctx: Context, customer: str, entitlement: str, policy: Policy, now: datetime) -> bool:

@@ -31,6 +31,7 @@ from consumer.plugin import Context, Handler, declared, derived_id, handles
 from consumer.plugin.options import options_for
 from consumer.replay.rebuild import Rebuild
 from consumer.wire import SEED
+from handlers.access import decisions
 from handlers.access import tables as access
 from handlers.fulfilment import tables as fulfilment
 from tests.access.history import Service, denials, reconcile, services, webhooks
@@ -188,6 +189,25 @@ async def test_what_waited_for_a_first_read_ends_again_as_it_did(database: Datab
         await live.pass_time(20)
         rows = (await contents(live, [access.ENTITLEMENTS]))["access_entitlement"]
         assert {row["customer"] for row in rows if row["allowed"]} == {whose}
+        await same_after_rebuild(live)
+
+
+async def test_what_ended_by_the_rules_of_before_ends_again_as_it_did(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: G9: then nothing waited for the first read of somebody else
+    ended = {"status": "ENDED", "end_reason": "MERCHANT_CANCELED", "customer_reference": "cus_1"}
+    async with live_in(database) as live:
+        with monkeypatch.context() as before:
+            before.setattr(decisions, "goes_on_until", lambda *_, **__: None)
+            for id_ in ("S1", "S2"):
+                active = {"status": "ACTIVE", "customer_reference": "cus_1"}
+                await live.arrive(observed(f"subscription:{id_}", 1, active, at=live.clock.now()))
+                await live.arrive(observed(f"subscription:{id_}", 2, ended, at=live.clock.now()))
+                await live.pass_time(20)
+        assert [row["allowed"] for row in (await contents(live, [access.ENTITLEMENTS]))["access_entitlement"]] == [
+            False
+        ]
         await same_after_rebuild(live)
 
 
