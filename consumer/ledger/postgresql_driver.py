@@ -88,14 +88,14 @@ async def _first_of(places: Sequence[Place], to: Callable[[Place], Awaitable[Any
         OSError, asyncpg.PostgresConnectionError, asyncpg.CannotConnectNowError,
         asyncpg.TargetServerAttributeNotMatched,
     )  # fmt: skip
-    left, asked, failures = list(places), set[asyncio.Task[Any]](), list[BaseException]()
+    left, asked, failures = list(places), list[asyncio.Task[Any]](), list[BaseException]()
     try:
         while left or asked:
             if left:
-                asked.add(asyncio.ensure_future(to(left.pop(0))))
-            wait_s = ALONE_S if left else None
-            answered, asked = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-            for task in answered:
+                asked.append(asyncio.ensure_future(to(left.pop(0))))
+            await asyncio.wait(asked, timeout=ALONE_S if left else None, return_when=asyncio.FIRST_COMPLETED)
+            for task in [one for one in asked if one.done()]:
+                asked.remove(task)
                 error = task.exception()
                 if error is None:
                     return task.result()

@@ -142,7 +142,8 @@ def _check_words(given: Mapping[str, Sequence[str]]) -> None:
     ports = ",".join(given.get("port", ())).split(",")
     if (listed and len(ports) != len(hosts[0].split(","))) or (len(hosts) > 1 and not all(":" in one for one in hosts)):
         raise ValueError("several hosts have a port each: '?host=db-1:5432&host=db-2:5432'")
-    if not TAKES_WRITES.issuperset(given.get("target_session_attrs", ())):
+    wanted = given.get("target_session_attrs", ["any"])
+    if not TAKES_WRITES.issuperset(wanted) or (wanted == ["any"] and (listed or len(hosts) > 1)):
         raise ValueError("the ledger wants the host that takes writes: 'target_session_attrs=read-write'")
 
 

@@ -14,6 +14,7 @@ from consumer.clock import Clock, Leaps, is_set_within, rest, until_tick
 from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
 from consumer.ledger import Database, log_positions
 from consumer.ledger.handling import handlers, outbox, runs
+from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.reading import hints, read_requests
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.logs import Condition
@@ -108,7 +109,7 @@ class Worker:
         self._idle = asyncio.Event()
         self._idle.set()
         self._told_waiting: dict[str, bool] = {}
-        self._leaps, self._set_back = Leaps(clock), False
+        self._leaps, self._set_back = Leaps(clock), timedelta(0)
         self._looked_up_to: runs.Lane | None = None
         self._blind: ConsumerError | None = None
         self._uncommitted = False
@@ -409,12 +410,12 @@ class Worker:
 
     async def _tidy(self, *, renew: bool) -> None:
         """Renew claims, honour pauses, let go what waits behind nothing; see that the ledger stands where it stood."""
-        await self._heed_clock()
         if renew:
             await self._dispatcher.renew_claims()
             async with self._database.transaction() as session:
                 await handlers.register(session, self._registry.handlers, self._clock.now())
             await self._measure()
+        await self._heed_clock()
         self._pauser.abandoned(self._executor.abandoned_by())
         await self._pauser.store()
         await self._tell_waiting()
@@ -438,14 +439,20 @@ class Worker:
         the clock was wrong, and nobody would know why."""
         back = -self._leaps.since()
         if back > SET_BACK:
-            self._set_back = True
+            self._set_back = max(self._set_back, back)
             _log.warning("clock_set_back", by_s=round(back.total_seconds()))
-        if self._set_back:
+        if not self._set_back:
+            return
+        now, is_more = self._clock.now(), True
+        async with self._database.transaction() as session:
+            await outbox.after_set_back(session, now, now + self._set_back + SET_BACK)
+            await read_requests.after_set_back(session, now)
+            await hints.after_set_back(session, now)
+        while is_more:
             async with self._database.transaction() as session:
-                for put_off in (runs, outbox, read_requests, hints):
-                    await put_off.after_set_back(session, self._clock.now())
-            self._set_back = False
-            self._dispatcher.wake()
+                is_more = await runs.after_set_back(session, now, CLAIM_LEASE_S)
+        self._set_back = timedelta(0)
+        self._dispatcher.wake()
 
     def _honour(self, paused: frozenset[str]) -> None:
         for name in self._dispatcher.paused - paused:

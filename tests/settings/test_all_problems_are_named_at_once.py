@@ -240,6 +240,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://u@/x?host=a:1,b:2", "have a port each"),
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://u@/x?host=a,b&port=5432", "have a port each"),
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://u@h/x?target_session_attrs=standby", "takes writes"),
+        ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://u@/x?host=a:1&host=b:2", "takes writes"),
         ("CONSUMER_BROKER_URL", "amqp://host", "must be 'embedded:PATH' or 'kafka://"),
         ("CONSUMER_BROKER_URL", "embedded:", "needs a file"),
         ("CONSUMER_BROKER_URL", "kafka://", "must name its servers"),

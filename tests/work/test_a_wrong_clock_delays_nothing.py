@@ -401,17 +401,26 @@ async def test_what_was_put_off_by_a_clock_that_was_ahead_is_due_and_no_timer_is
         await outbox.put(session, put, ahead)
         await read_requests.ask(session, "default", asked, ahead)
         await hints.keep(session, [delivery(b"{}", 1, event_id="evt_hint")], ahead)
+        await read_requests.ask(session, "default", [ReadRequest(kind="order", object_id="tried")], now)
+        [tried] = await read_requests.due(session, now, 9)
+        await read_requests.put_off(session, tried, due_at=ahead, code="timeout")
+        await runs.add(session, [waiting(handler="x:z", event_id="evt_dead", seq=3, key="c", next_at=now)], now)
+        assert await runs.claim(session, handler="x:z", worker="dead", limit=9, now=ahead, lease_s=15)
     async with database.transaction() as session:
-        for put_off in (runs, outbox, read_requests, hints):
-            await put_off.after_set_back(session, now)
+        await outbox.after_set_back(session, now, ahead)
+        await read_requests.after_set_back(session, now)
+        await hints.after_set_back(session, now)
+        assert not await runs.after_set_back(session, now, 15)
     async with database.reading() as session:
         assert [one.event_id for one in await outbox.due(session, now, 9)] == ["drv_at_once"]
-        assert [one.object_id for one in await read_requests.due(session, now, 9)] == ["at_once"]
+        assert [one.object_id for one in await read_requests.due(session, now, 9)] == ["at_once", "tried"]
         assert await runs.next_due(session, now) == {"x:y": now}
         assert [event_id for event_id, _ in await hints.due_ids(session, "default", now, 9)] == ["evt_hint"]
     async with database.transaction() as session:
         found = await runs.claim(session, handler="x:y", worker="w", limit=9, now=now, lease_s=15)
-    assert [one.event_id for one in found] == ["evt_wrong"]
+        later = now + timedelta(seconds=16)
+        found = [*found, *await runs.claim(session, handler="x:z", worker="w", limit=9, now=later, lease_s=15)]
+    assert [one.event_id for one in found] == ["evt_wrong", "evt_dead"]
 
 
 @OFF

@@ -24,7 +24,6 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
-    func,
     literal_column,
     null,
     or_,
@@ -50,8 +49,6 @@ _OUTBOX: Table = OutboxRow.__table__
 _BEFORE: Table = OutboxRow.__table__.alias("before")  # type: ignore[assignment]  # an alias has the table's columns
 
 WINDOW = 2000
-NEWEST = 2000
-"""More is not emitted in the moment before a clock is set back; what was emitted before is published."""
 
 # Asked several times a second, also where nothing happens: built once.
 _IS_DUE = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= bindparam("now"))
@@ -240,14 +237,12 @@ async def publish_again(session: AsyncSession, numbers: Sequence[int]) -> None:
     await session.execute(update(_OUTBOX).where(among(_OUTBOX.c.seq, numbers)).values(published_at=None))
 
 
-async def after_set_back(session: AsyncSession, now: datetime) -> None:
-    """The clock was ahead, and was set back: of the newest, what was emitted to go at once is due now. Timers keep
-    their time."""
-    last = await session.scalar(select(func.max(_OUTBOX.c.seq)))
-    newest = _OUTBOX.c.seq > (last or 0) - NEWEST
-    waits = unindexed(_OUTBOX.c.published_at).is_(None)
-    at_once = (newest, waits, unindexed(_OUTBOX.c.not_before) > now, _OUTBOX.c.not_before <= _OUTBOX.c.created_at)
-    await session.execute(update(_OUTBOX).where(*at_once).values(not_before=now))
+async def after_set_back(session: AsyncSession, now: datetime, until: datetime) -> None:
+    """The clock was ahead, at most as far as `until`, and was set back: what was emitted to go at once is due now.
+    Timers keep their time."""
+    waits = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before > now, _OUTBOX.c.not_before <= until)
+    at_once = _OUTBOX.c.not_before <= _OUTBOX.c.created_at
+    await session.execute(update(_OUTBOX).where(*waits, at_once).values(not_before=now))
 
 
 async def waiting(session: AsyncSession, now: datetime) -> tuple[int, datetime | None]:

@@ -58,6 +58,7 @@ INSTANT: Final = timedelta(microseconds=1)
 """The least that a time can be later than another."""
 CLAIM_ROUNDS = 10
 PARKED_A_LOOK = 1000
+SET_BACK_AT_ONCE = 2000
 PUT_OFF_LOOK = 1000
 PUT_OFF_LONG = timedelta(days=1)
 PUT_OFF: Final = "retry_later"
@@ -503,10 +504,23 @@ def _first_due(*where: Any) -> Select[Any]:
 _NEXT_DUE = _first_due(_IS_UNCLAIMED)  # asked at every claim: built once
 
 
-async def after_set_back(session: AsyncSession, now: datetime) -> None:
-    """The clock was ahead, and was set back: what it put off is due now."""
-    put_off = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.next_at > now, _RUNS.c.updated_at > now)
-    await session.execute(update(_RUNS).where(*put_off).values(next_at=now))
+async def after_set_back(session: AsyncSession, now: datetime, lease_s: float) -> bool:
+    """The clock was ahead, and was set back: what it put off is due now, and a claim ends within a lease; the living
+    renew theirs. Some thousand at once; returns whether there may be more. What somebody else is just changing is
+    passed over: it gets its new time there."""
+    is_retrying, until = lanes.is_status(RunStatus.RETRYING), now + timedelta(seconds=lease_s)
+    too_long = now + timedelta(seconds=2 * lease_s)
+    found = 0
+    for where, values in (
+        ((_RUNS.c.next_at > now, _RUNS.c.updated_at > now), {"next_at": now}),
+        ((_RUNS.c.claimed_until > too_long,), {"claimed_until": until}),
+    ):
+        wanted = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).where(is_retrying, *where)
+        rows = await session.execute(wanted.limit(SET_BACK_AT_ONCE).with_for_update(skip_locked=True))
+        ids = [_id_of(row) for row in rows]
+        await _set(session, ids, values)
+        found = max(found, len(ids))
+    return found == SET_BACK_AT_ONCE
 
 
 def first_status(*, blocked: bool) -> RunStatus:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     case,
     delete,
     func,
+    or_,
     select,
     text,
     update,
@@ -227,9 +228,10 @@ async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, cod
 
 
 async def after_set_back(session: AsyncSession, now: datetime) -> None:
-    """The clock was ahead, and was set back: what was asked for meanwhile to be read at once is due now."""
-    at_once = (_READS.c.due_at > now, _READS.c.due_at <= _READS.c.created_at)
-    await session.execute(update(_READS).where(*at_once).values(due_at=now))
+    """The clock was ahead, and was set back: what was asked for meanwhile to be read at once is due now, and so is what
+    was tried in vain: to try it early harms nobody."""
+    put_off = or_(_READS.c.due_at <= _READS.c.created_at, _READS.c.attempts > 0)
+    await session.execute(update(_READS).where(_READS.c.due_at > now, put_off).values(due_at=now))
 
 
 async def next_version(session: AsyncSession, count: int = 1) -> int:
