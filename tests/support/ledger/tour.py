@@ -281,10 +281,10 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
 TESTS_OWN = "a test's own"
 ELSEWHERE = (
     "ledger.engine.counting.", "ledger.handling.past.", "ledger.trail.importing.", "console.find.",
-    "console.belongings.require_known",
+    "console.belongings.require_known", "ledger.handling.runs.after_set_back", "ledger.handling.outbox.after_set_back",
 )  # fmt: skip
-"""What the others call; what an operator does now and then, which may read much: a rebuild, a look for any id; and what
-happens to an empty ledger."""
+"""What the others call; what an operator does now and then, which may read much: a rebuild, a look for any id; what a
+clock that was set back asks once of all that waits; and what happens to an empty ledger."""
 
 
 async def walk(database: Database, statements: Statements) -> None:
