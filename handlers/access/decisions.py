@@ -110,7 +110,7 @@ async def _going_on(
     if not found:
         return {}
     waited = now - (min(found.values()) - policy.resubscribe)
-    next_check = now + max(policy.settle, SOON, waited / 2) if await _is_heard_of(ctx, found, policy, now) else None
+    next_check = now + max(policy.settle, SOON, waited / 4) if await _is_heard_of(ctx, found, policy, now) else None
     if next_check is None:
         data = {"due": now.isoformat(), "alone": True}
         ctx.emit(CUSTOMER_DUE, f"customer:{customer}", data, once=f"alone:{cause.event_id}")

@@ -8,11 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import Table
 
 from consumer.events import Event, Source, Trust
+from consumer.ledger.tables import OutboxRow
+from handlers.access.decisions import CUSTOMER_DUE
 from tests.access.shop import Shop
 from tests.support.handling.projections import READS, START
 
+OUTBOX: Table = OutboxRow.__table__
 SCHEDULED: dict[str, Any] = {"cancel_at_period_end": True, "cancel_reason": "PAYER_CANCELED"}
 GOES_ON: dict[str, Any] = {"cancel_at_period_end": False, "cancel_reason": None}
 PERIOD: dict[str, Any] = {"current_period_end": START.isoformat()}
@@ -179,6 +183,19 @@ async def test_what_goes_on_for_one_whom_nobody_reads_ends(shop: Shop) -> None:
     assert await shop.allowed()
     await shop.pass_time(minutes=2)
     assert shop.effects == ["granted default", "revoked default"]
+
+
+@pytest.mark.parametrize("settle", ["0s", "5s"])
+async def test_what_goes_on_for_one_whom_nobody_reads_is_looked_at_ever_later(
+    shop_with: Callable[..., Shop], settle: str
+) -> None:
+    # case: A21, A45
+    shop = shop_with(settle=settle)
+    await shop.feed(*await subscribed_anew(shop, first="created", **THIN))
+    await shop.pass_time(minutes=11)
+    assert shop.effects == ["granted default", "revoked default"]
+    looks = [row for row in await shop.rows(OUTBOX) if row["type"] == CUSTOMER_DUE]
+    assert len(looks) <= 30
 
 
 async def test_what_the_service_does_not_have_prolongs_nothing(shop: Shop) -> None:
