@@ -144,9 +144,10 @@ async def _is_heard_of(ctx: Context, ending: Mapping[str, datetime], policy: Pol
 
 def _was_revoked(ctx: Context, customer: str, standing: Mapping[str, Any], cause: Cause) -> bool:
     """In a rebuild: whether this run revoked it. Then that is a fact, though by the rules of now it would wait."""
+    if ctx.emitted_then is None:
+        return False
     once = _once(standing["entitlement"], standing["version"] + 1, cause)
-    revoked = derived_id(ctx.application, REVOKED, f"customer:{customer}", once)
-    return ctx.emitted_then is not None and revoked in ctx.emitted_then
+    return derived_id(ctx.application, REVOKED, f"customer:{customer}", once) in ctx.emitted_then
 
 
 async def _lock(ctx: Context, customer: str, at: datetime) -> datetime:

@@ -71,6 +71,15 @@ class RightClock(SystemClock):
         return super().now() + self.late
 
 
+async def waits(session: AsyncSession, name: str, now: datetime, *, due_at: datetime | None = None) -> None:
+    """An event came now, and its run by `clocked:take` is due at once, or then."""
+    event = own("parcel.due", f"run:{name}", {}, id_=f"drv_run_{name}", at=now)
+    [seq] = (await events.record(session, [event], now)).values()
+    run = Run(application="default", event_id=event.id, handler="clocked:take", seq=seq, key=event.key,
+              blocking=True, status=RunStatus.RETRYING, next_at=due_at or now)  # fmt: skip
+    await runs.add(session, [run], now)
+
+
 @pytest.mark.parametrize("off", [timedelta(hours=-3), timedelta(minutes=-1), timedelta(days=400)])
 async def test_it_is_the_time_of_the_database(off: timedelta) -> None:
     clock = SharedClock(WrongClock(off))
@@ -295,11 +304,7 @@ async def test_work_does_what_is_due_by_the_ledgers_time_and_nothing_before(
         for name, at in (("later", now + timedelta(hours=1)), ("due", now)):
             timer = Emission(id=f"drv_{name}", type="parcel.due", key=f"timer:{name}", data={}, not_before=at)
             await outbox.put(session, [Emitted(emission=timer, cause=order_paid(1), handler="clocked:take")], now)
-            event = own("parcel.due", f"run:{name}", {}, id_=f"drv_run_{name}", at=now)
-            [seq] = (await events.record(session, [event], now)).values()
-            again = Run(application="default", event_id=event.id, handler="clocked:take", seq=seq, key=event.key,
-                        blocking=True, status=RunStatus.RETRYING, next_at=at)  # fmt: skip
-            await runs.add(session, [again], now)
+            await waits(session, name, now, due_at=at)
     async with App(settings_of(Role.WORK, database_url, tmp_path), plugins={"clocked": plugin}) as app:
         await app.work()
         async with running(app):
@@ -323,13 +328,8 @@ async def test_what_is_tried_again_while_the_clock_is_set_ahead_is_not_put_off(
 
     plugin = ModuleType("clocked")
     plugin.take = take  # type: ignore[attr-defined]  # what a module holds is set like this
-    now = datetime.now(UTC)
     async with database.transaction() as session:
-        event = own("parcel.due", "run:due", {}, id_="drv_run_due", at=now)
-        [seq] = (await events.record(session, [event], now)).values()
-        due = Run(application="default", event_id=event.id, handler="clocked:take", seq=seq, key=event.key,
-                  blocking=True, status=RunStatus.RETRYING, next_at=now)  # fmt: skip
-        await runs.add(session, [due], now)
+        await waits(session, "due", datetime.now(UTC))
     async with App(settings_of(Role.WORK, database_url, tmp_path), plugins={"clocked": plugin}) as app:
         await app.work()
         async with running(app):
@@ -359,13 +359,8 @@ async def test_what_was_put_off_while_the_ledgers_clock_was_ahead_is_due_when_it
     plugin.take = take  # type: ignore[attr-defined]  # what a module holds is set like this
 
     async def comes(name: str) -> None:
-        now = datetime.now(UTC)
         async with database.transaction() as session:
-            event = own("parcel.due", f"run:{name}", {}, id_=f"drv_run_{name}", at=now)
-            [seq] = (await events.record(session, [event], now)).values()
-            due = Run(application="default", event_id=event.id, handler="clocked:take", seq=seq, key=event.key,
-                      blocking=True, status=RunStatus.RETRYING, next_at=now)  # fmt: skip
-            await runs.add(session, [due], now)
+            await waits(session, name, datetime.now(UTC))
 
     async with App(settings_of(Role.WORK, database_url, tmp_path), plugins={"clocked": plugin}) as app:
         await app.work()
