@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from consumer.console.alarms.queues import KINDS
 from tests.deploy.manifests import KUBERNETES, Manifest, render
 from tests.deploy.policies import COMPONENT, pod, role_container
 from tests.support.checkout.commands import is_command
@@ -39,6 +40,11 @@ def test_it_tells_what_it_must(path: Path) -> None:
     assert [line for line in commands if not is_command([one for one in shlex.split(line) if one != "--help"])] == []
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert (path.parent / link).exists(), link
+
+
+def test_every_kind_of_finding_has_what_ends_it() -> None:
+    rows = re.findall(r"(?m)^\| (`.+?) \|", (DEPLOY / "runbooks" / "findings.md").read_text())
+    assert {kind for row in rows for kind in re.findall(r"`(\w+)`", row)} == KINDS
 
 
 def test_the_pod_they_are_typed_in_may_reach_the_log_the_database_and_the_service(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from consumer.cli.filters import Limit, near, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say
-from consumer.console.alarms.queues import KINDS, findings, queues
+from consumer.console.alarms.queues import KINDS, MEANS, findings, queues
 from consumer.console.cure import release, steps, unfulfillable
 from consumer.console.operators.subjects import held_by
 from consumer.errors import NotFound, UsageError
@@ -48,6 +48,7 @@ def show(subject: Subject, application: In = "default", as_json: Json = False) -
     output.document({"findings": found})
     for one in found:
         output.fields(one)
+        output.line(MEANS.get(one["kind"], ""))
         if one["kind"] == held:
             output.line(f"it closes when the order is let go: {release(subject, application)}")
             output.line(f"or when there is nothing to deliver: {unfulfillable(subject, application)}")
@@ -76,7 +77,7 @@ async def _about(application: str, subject: str) -> tuple[list[dict[str, Any]], 
     """What is open about it; which of this stands for the hold of an order."""
     async with ledger(settings_looking()) as database, database.reading() as session:
         found = await findings(session, application, None, subject)
-        return found, await held_by(session, application, subject)
+        return found, (await held_by(session, application, [subject])).get(subject)
 
 
 async def _open(application: str, kind: str | None, subject: str | None = None) -> tuple[list[dict[str, Any]], int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Table, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -18,13 +18,29 @@ from handlers.access.tables import FINDINGS as ACCESS
 from handlers.fulfilment.tables import FINDINGS as FULFILMENT
 
 TABLES: Mapping[str, Table] = {"access": ACCESS, "fulfilment": FULFILMENT}
-KINDS = frozenset({
-    "paid_unmatched", "paid_unconfirmed", "amount_mismatch", "unreadable_order", "paid_unidentified",
-    "duplicate_payment", "orphan_payment", "disagreement", "paid_unfulfillable", "paid_old_session",
-    "unresolved_subscriber", "unmapped_price", "charged_after_end", "unknown_status", "unknown_end_reason", "brake",
-    "unreadable_subscription", "unidentified_subscription",
-})  # fmt: skip
-"""Every kind that the plugins open."""
+MEANS: Final[Mapping[str, str]] = {
+    "paid_unmatched": "Paid, but nobody registered such an order, or the service has none: held until it is let go.",
+    "paid_unconfirmed": "An event says that it is paid; held until a read shows the order, or it is let go.",
+    "amount_mismatch": "What was paid is not what was expected.",
+    "unreadable_order": "Handed on, and now the service says that it has no such order. Nothing is taken back.",
+    "paid_unidentified": "A payment came that names no order of yours; it is being read.",
+    "duplicate_payment": "Paid more than once, handed on once. Refund the others by your own wallet.",
+    "orphan_payment": "A payment of no order that is paid. Refund it by your own wallet.",
+    "disagreement": "A read denies what an event said, that it is paid or has ended; it is read again.",
+    "paid_unfulfillable": "Paid, and there is nothing to deliver. Refund it by your own wallet.",
+    "paid_old_session": "Handed on; what was paid is the price of an older session of the order.",
+    "unresolved_subscriber": "Somebody pays, and nobody said whose it is: no customer has the access.",
+    "unmapped_price": "Somebody pays, and `entitlements` gives nothing for the price.",
+    "charged_after_end": "A charge came after the end; nothing is granted again. Refund it by your own wallet.",
+    "unknown_status": "A read shows a status that nobody knows. It changes nothing, and is read again.",
+    "unknown_end_reason": "It ended for a reason that nobody knows. The end stands.",
+    "brake": "More access would end at once than can be normal: revocations wait until they are let go.",
+    "unreadable_subscription": "The service says that it has no such subscription. That ends nothing.",
+    "unidentified_subscription": "Events name no subscription: set CONSUMER_LOCATE_SUBSCRIPTION, then "
+    "`consumer reconcile`.",
+}
+"""Every kind that the plugins open: what has happened, and what a person does about it."""
+KINDS = frozenset(MEANS)
 LISTED_MAX = 200
 _OPEN = text("closed_at IS NULL")
 

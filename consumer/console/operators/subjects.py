@@ -7,7 +7,7 @@ marked paid by hand, a checkout, a hold or a gift for a customer who has bought 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import Table
@@ -22,6 +22,7 @@ from consumer.ledger.tables import OutboxRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
 from handlers.access.store import to_subscription
+from handlers.books import orders_of
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.order import FINDING_OF_HOLD
 from handlers.fulfilment.registration import contradicted, known_terms
@@ -73,10 +74,10 @@ async def require_known_order(session: AsyncSession, order_id: str, *, applicati
         )
 
 
-async def held_by(session: AsyncSession, application: str, order_id: str) -> str | None:
-    """The finding that stands for what holds the order; None where nothing does."""
-    found = await rows_of(session, fulfilment.ORDERS, application, order_id=order_id)
-    return FINDING_OF_HOLD.get(found[0]["hold"]) if found else None
+async def held_by(session: AsyncSession, application: str, order_ids: Collection[str]) -> dict[str, str]:
+    """Of these orders those that are held: the finding that stands for what holds each."""
+    found = await orders_of(session, application, order_ids)
+    return {one: FINDING_OF_HOLD[row["hold"]] for one, row in found.items() if row["hold"] in FINDING_OF_HOLD}
 
 
 async def _order(session: AsyncSession, word: str, order_id: str, application: str) -> None:
@@ -123,7 +124,7 @@ async def _finding(session: AsyncSession, table: Table, subject: str, kind: str,
 
 async def _not_held(session: AsyncSession, order_id: str, kind: str, application: str) -> None:
     """Closing what stands for a hold would leave a paid order held, and nothing that says so."""
-    if await held_by(session, application, order_id) == kind:
+    if (await held_by(session, application, [order_id])).get(order_id) == kind:
         raise UsageError(
             "the order is held: this closes when it is let go, or said to be unfulfillable",
             next=f"{release(order_id, application)}, or {unfulfillable(order_id, application)}",

@@ -13,6 +13,7 @@ from consumer.console.alarms.queues import findings, queues
 from consumer.console.belongings import require_known, whose
 from consumer.console.event_view import delivery_document, event_document, outcomes_of
 from consumer.console.operators.deaths import death_groups
+from consumer.console.operators.subjects import held_by
 from consumer.console.pages.desk import DESK
 from consumer.console.pages.render import link, page
 from consumer.errors import UsageError
@@ -117,9 +118,17 @@ async def list_findings(request: web.Request) -> web.Response:
     async with desk.database.reading() as session:
         waiting = await queues(session)
         found = await findings(session, application, kind)
+        held = await held_by(session, application, {one["subject"] for one in found})
     total = sum(one.count for one in waiting if one.application == application and kind in (None, one.kind))
     return page(
-        request, "lists/findings.html", queues=waiting, findings=found, total=total, application=application, kind=kind
+        request,
+        "lists/findings.html",
+        queues=waiting,
+        findings=found,
+        held=held,
+        total=total,
+        application=application,
+        kind=kind,
     )
 
 

@@ -3,6 +3,8 @@ ids, customers and reasons are written by others."""
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,7 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from consumer.console.alarms.queues import MEANS
 from consumer.console.cure import CURED, FIRST, command, settle
 from consumer.console.find import subject_of
 from consumer.console.pages.door import HEADERS, USER
@@ -20,6 +23,7 @@ from consumer.document import printable, shown
 
 PREFIX: Final = "/console"
 FOLDER: Final = Path(__file__).parent
+TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?\+00:00\Z")
 DONE: Final = {
     "paused": "Paused: its runs wait.",
     "resumed": "It goes on with what waited, oldest first.",
@@ -56,10 +60,10 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"shown": shown, "commands": commands, "words": words, "changes": changes}
+    found.filters |= {"shown": shown, "told": told, "commands": commands, "words": words, "changes": changes}
     found.filters |= {"sent": sent, "runbook": runbook}
     found.globals |= {"link": link, "about": about, "command": command, "prefix": PREFIX, "at": at}
-    found.globals |= {"settle": settle, "cured": CURED, "first": FIRST}
+    found.globals |= {"settle": settle, "cured": CURED, "first": FIRST, "means": MEANS}
     return found
 
 
@@ -84,6 +88,14 @@ def at(moment: datetime | None) -> Markup:
     if moment is None:
         return Markup("-")
     return Markup('<time datetime="{}">{}</time>').format(moment.isoformat(), shown(moment))
+
+
+def told(value: Any) -> Markup | str:
+    """A value as people read it; a text that our own code wrote for a time is told as every other time."""
+    if isinstance(value, str) and TIME.match(value):
+        with suppress(ValueError):
+            return at(datetime.fromisoformat(value))
+    return shown(value)
 
 
 def commands(text: str) -> Markup:

@@ -194,6 +194,20 @@ async def test_a_finding_is_closed(sqlite_ledger: Database, projections: Project
     assert f'value="{kind[1]}"' not in await text(pages, "/console/findings")
 
 
+async def test_what_holds_an_order_is_let_go_where_it_is_found(projections: Projections, pages: Pages) -> None:
+    """To settle the finding is refused: the order would stay held, and nothing would say so."""
+    # case: F21
+    told = {"session_id": "s1", "order_id": "A1", "expected_amount": "10"}
+    await projections.feed(own("checkout.registered", "order:A1", told))
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
+    seen = unescape(await text(pages, "/console/findings"))
+    assert "What was paid is not what was expected." in seen
+    assert "<dt>expected_amount</dt><dd>10</dd>" in seen
+    assert forms(seen, "It is settled") == []
+    (word,) = forms(seen, "Let it go")
+    assert await press(pages, "say", **word, reason="a voucher") == (303, "/console/order?id=A1&done=said")
+
+
 async def test_whose_a_subscription_is_cannot_be_pressed_away(projections: Projections, pages: Pages) -> None:
     # case: A36
     await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE"}))

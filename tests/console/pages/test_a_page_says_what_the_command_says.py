@@ -295,3 +295,11 @@ async def test_a_list_says_what_became_of_each_event(sqlite_ledger: Database, pa
         "evt_1": "dead", "evt_2": "dead", "evt_3": "dead", "evt_4": "retrying", "evt_5": "handled",
         "evt_6": "no_handler",
     }  # fmt: skip
+
+
+async def test_times_in_what_changed_are_times(projections: Projections, pages: Pages) -> None:
+    sub = {"id": "S1", "status": "ACTIVE", "customer_reference": "c1", "current_period_end": "2026-02-01T00:00:00Z"}
+    await projections.feed(observed("subscription:S1", 1, sub))
+    seen = await text(pages, "/console/subscription?id=S1")
+    assert 'period_end - → <time datetime="2026-02-01T00:00:00+00:00">2026-02-01 00:00:00</time>' in seen
+    assert re.search(r">[^<]*\d\dT\d\d:", seen) is None
