@@ -20,6 +20,7 @@ from consumer.console.cure import CURED, FIRST, command, settle
 from consumer.console.find import subject_of
 from consumer.console.pages.door import HEADERS, USER
 from consumer.document import printable, shown
+from consumer.ledger.audit import by_handler
 
 PREFIX: Final = "/console"
 FOLDER: Final = Path(__file__).parent
@@ -61,7 +62,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters |= {"shown": shown, "told": told, "commands": commands, "words": words, "changes": changes}
-    found.filters |= {"sent": sent, "runbook": runbook}
+    found.filters |= {"sent": sent, "runbook": runbook, "waits": waits, "by_handler": by_handler}
     found.globals |= {"link": link, "about": about, "command": command, "prefix": PREFIX, "at": at}
     found.globals |= {"settle": settle, "cured": CURED, "first": FIRST, "means": MEANS}
     return found
@@ -103,6 +104,16 @@ def commands(text: str) -> Markup:
     parts = printable(text).split("`")
     return Markup().join(
         Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
+
+
+def waits(text: str) -> Markup:
+    """What is waited for; the command behind it is to be copied."""
+    what, found, rest = text.partition(": consumer ")
+    return (
+        commands(what)
+        if not found
+        else commands(what) + Markup(": <code>{}</code>").format(printable("consumer " + rest))
     )
 
 

@@ -85,7 +85,7 @@ async def test_an_order_says_why_it_waits(projections: Projections, pages: Pages
     await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
     seen = unescape(await text(pages, "/console/order?id=A1"))
     assert "held.amount_mismatch" in seen
-    assert "consumer say fulfilment.released A1" in seen
+    assert "an operator: <code>consumer say fulfilment.released A1 --reason …</code>" in seen
     assert '<a href="/console/event?id=evt_1">evt_1</a>' in seen
     assert '<a href="/console/customer?id=c1">c1</a>' in seen
     assert "<code>consumer explain order A1</code>" in seen
@@ -303,3 +303,10 @@ async def test_times_in_what_changed_are_times(projections: Projections, pages: 
     seen = await text(pages, "/console/subscription?id=S1")
     assert 'period_end - → <time datetime="2026-02-01T00:00:00+00:00">2026-02-01 00:00:00</time>' in seen
     assert re.search(r">[^<]*\d\dT\d\d:", seen) is None
+    seen = await text(pages, "/console/audit")
+    event = r'<a href="/console/event\?id=(obs_\w+)">\1</a>'
+    assert re.search(rf"<td><time[^>]+>2026-01-01 [\d:]+</time>.+access:subscription.+{event}", seen) is not None
+
+
+async def test_what_waits_is_a_step_away_from_how_things_stand(pages: Pages) -> None:
+    assert '<dt>dead</dt><dd><a href="/console/dead">3</a></dd>' in await text(pages, "/console/")
