@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from sqlalchemy import Row
@@ -25,6 +25,8 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import AuditNote, Context, Handler, ReadRequest
 from consumer.telemetry.way import onwards
 from consumer.work.transition import Transition
+
+SEEDED: Final = Transition(status=RunStatus.SKIPPED, blocking=False, attempts=0, code="seeded")
 
 
 @dataclass(frozen=True)
@@ -113,36 +115,18 @@ class UnitOfWork:
 
 def waiting(handler: Handler, incoming: Incoming, seq: int, now: datetime, *, blocked: bool) -> Run:
     """The run of a handler that will be done outside this transaction: due now, or `blocked` behind its lane."""
-    event = incoming.event
-    return Run(
-        application=event.application,
-        event_id=event.id,
-        handler=handler.name,
-        seq=seq,
-        key=event.key,
+    begins = Transition(
         status=runs.first_status(blocked=blocked),
         blocking=True,
+        attempts=0,
         next_at=None if blocked else now,
-        code_version=handler.version,
-        plan=incoming.plan,
     )
+    return finished(handler, incoming, seq, begins)
 
 
 def skipped(handler: Handler, incoming: Incoming, seq: int) -> Run:
     """The run of a handler that does not act on what a seed brought."""
-    event = incoming.event
-    return Run(
-        application=event.application,
-        event_id=event.id,
-        handler=handler.name,
-        seq=seq,
-        key=event.key,
-        status=RunStatus.SKIPPED,
-        blocking=False,
-        code="seeded",
-        code_version=handler.version,
-        plan=incoming.plan,
-    )
+    return finished(handler, incoming, seq, SEEDED)
 
 
 def finished(handler: Handler, incoming: Incoming, seq: int, transition: Transition) -> Run:
