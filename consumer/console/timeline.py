@@ -162,3 +162,12 @@ async def newest(session: AsyncSession, table: Table, order: Any, where: Any) ->
 
 def _json(text: str | None) -> Any:
     return orjson.loads(text) if text else None
+
+
+def changed(entry: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What a change made of what: name, before, after; of texts that are no documents, as they are."""
+    before, after = entry.get("before"), entry.get("after")
+    if not isinstance(after, dict):
+        return [("is", before, after)] if after is not None else []
+    known = before if isinstance(before, dict) else {}
+    return [(name, known.get(name), now) for name, now in after.items() if known.get(name) != now]

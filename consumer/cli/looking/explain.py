@@ -15,6 +15,8 @@ from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near
 from consumer.console.mentions import SUBJECTS
+from consumer.console.timeline import changed
+from consumer.document import as_time
 from consumer.errors import NotFound, SettingsError, UsageError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Settings
@@ -182,4 +184,11 @@ def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(entry: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name}={shown(value)}" for name, value in entry.items() if value not in (None, "", [], {}))
+    said = [
+        f"{name}={shown(as_time(value))}"
+        for name, value in entry.items()
+        if name not in ("before", "after") and value not in (None, "", [], {})
+    ]
+    return "  ".join(
+        said + [f"{name}: {shown(as_time(was))} → {shown(as_time(now))}" for name, was, now in changed(entry)]
+    )

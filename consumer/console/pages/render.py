@@ -3,8 +3,6 @@ ids, customers and reasons are written by others."""
 
 from __future__ import annotations
 
-import re
-from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -19,12 +17,12 @@ from consumer.console.alarms.queues import MEANS
 from consumer.console.cure import CURED, FIRST, command, settle
 from consumer.console.find import subject_of
 from consumer.console.pages.door import HEADERS, USER
-from consumer.document import printable, shown
+from consumer.console.timeline import changed
+from consumer.document import as_time, printable, shown
 from consumer.ledger.audit import by_handler
 
 PREFIX: Final = "/console"
 FOLDER: Final = Path(__file__).parent
-TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?\+00:00\Z")
 DONE: Final = {
     "paused": "Paused: its runs wait.",
     "resumed": "It goes on with what waited, oldest first.",
@@ -61,7 +59,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {"shown": shown, "told": told, "commands": commands, "words": words, "changes": changes}
+    found.filters |= {"shown": shown, "told": told, "commands": commands, "words": words, "changes": changed}
     found.filters |= {"sent": sent, "runbook": runbook, "waits": waits, "by_handler": by_handler}
     found.globals |= {"link": link, "about": about, "command": command, "prefix": PREFIX, "at": at}
     found.globals |= {"settle": settle, "cured": CURED, "first": FIRST, "means": MEANS}
@@ -92,11 +90,9 @@ def at(moment: datetime | None) -> Markup:
 
 
 def told(value: Any) -> Markup | str:
-    """A value as people read it; a text that our own code wrote for a time is told as every other time."""
-    if isinstance(value, str) and TIME.match(value):
-        with suppress(ValueError):
-            return at(datetime.fromisoformat(value))
-    return shown(value)
+    """A value as people read it."""
+    found = as_time(value)
+    return at(found) if isinstance(found, datetime) else shown(found)
 
 
 def commands(text: str) -> Markup:
@@ -132,15 +128,6 @@ def sent(value: object) -> Markup:
 def words(entry: dict[str, Any], *but: str) -> list[tuple[str, Any]]:
     """What an entry says, without what is empty and what is shown elsewhere."""
     return [(name, value) for name, value in entry.items() if name not in but and value not in (None, "", [], {})]
-
-
-def changes(entry: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """What a change made of what: name, before, after; of texts that are no documents, as they are."""
-    before, after = entry.get("before"), entry.get("after")
-    if not isinstance(after, dict):
-        return [("is", before, after)] if after is not None else []
-    known = before if isinstance(before, dict) else {}
-    return [(name, known.get(name), now) for name, now in after.items() if known.get(name) != now]
 
 
 def _final(value: Any) -> Any:
