@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -112,6 +112,14 @@ async def resume(session: AsyncSession, name: str) -> bool:
 async def set_waiting(session: AsyncSession, name: str, *, since: datetime | None, reason: str | None) -> bool:
     """Note that the handler waits for what it depends on, or (None) that it does no more."""
     return await _set(session, name, waiting_since=since, waiting_reason=(reason or "")[:REASON_CHARS] or None)
+
+
+async def waiting_is_over(session: AsyncSession, answered: Mapping[str, datetime]) -> None:
+    """Take back that handlers wait, where something of theirs got through since, when: who noted it may be gone."""
+    noted = select(_HANDLERS.c.name, _HANDLERS.c.waiting_since).where(_HANDLERS.c.waiting_since.is_not(None))
+    for name, since in (await session.execute(noted)).all() if answered else ():
+        if name in answered and since < answered[name]:
+            await set_waiting(session, name, since=None, reason=None)
 
 
 async def _set(session: AsyncSession, name: str, **values: object) -> bool:

@@ -28,6 +28,7 @@ class Breakers:
         self._monotonic = monotonic
         self._all: dict[str, Breaker] = {}
         self._waits: dict[str, Condition] = {}
+        self._answered: dict[str, datetime] = {}
 
     def open(self) -> Mapping[str, Breaker]:
         """Those that are open now, by handler."""
@@ -37,6 +38,10 @@ class Breakers:
         """Whether this handler's is."""
         found = self._all.get(handler)
         return found is not None and found.is_open
+
+    def answered(self) -> Mapping[str, datetime]:
+        """When an attempt last got through, by handler; without those that are open now."""
+        return {name: at for name, at in self._answered.items() if not self.is_open(name)}
 
     def room(self, handler: Handler, now: datetime, limit: int) -> int:
         """How many of the handler's runs may start now, of `limit` that could."""
@@ -58,6 +63,7 @@ class Breakers:
         found = self._all.get(handler.name, Breaker())
         match outcome:
             case Succeeded():
+                self._answered[handler.name] = now
                 self._set(handler.name, found.answered(succeeded=True))
                 return outcome
             case Failed(failure, _) if failure.unreachable and not failure.permanent:
@@ -75,6 +81,7 @@ class Breakers:
                 self._set(handler.name, found.unprobed())
                 return outcome
             case Failed():
+                self._answered[handler.name] = now
                 self._set(handler.name, found.answered(succeeded=False))
                 return outcome
 

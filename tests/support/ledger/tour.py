@@ -231,6 +231,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         {"finished": [facts.finish(_CLAIMED)]}, {"finished": [facts.finish(_CLAIMED, RunStatus.RETRYING, next_s=1)]},
     ],
     "ledger.handling.handlers.pause": [{"reason": "x"}],
+    "ledger.handling.handlers.waiting_is_over": [{"answered": {HANDLER: NOW}}, {"answered": {}}],
     "ledger.handling.lanes.blocked": [{"keys": ["order:order-5"]}],
     "ledger.handling.snapshots.newest": [{}],
     "ledger.reading.hints.put_off": [{"keys": [("default", "evt_5")]}],

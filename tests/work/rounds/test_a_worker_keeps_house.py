@@ -18,9 +18,11 @@ from consumer.ledger import Database
 from consumer.ledger.handling import handlers, runs
 from consumer.ledger.tables import HandlerRow, RunStatus
 from consumer.plugin import Context, Event, handles
+from consumer.retry import Failure
 from consumer.work import worker as module
 from consumer.work.dispatch.breaker import Breaker
 from consumer.work.execution.loop_pool import Harm
+from consumer.work.outcome import Failed, Outcome, Succeeded
 from tests.support.ports import eventually
 from tests.work.rounds.test_a_round_takes_stores_and_commits import FIRST, Bench
 from tests.work.telling.test_the_figures_are_what_happened import result
@@ -149,6 +151,36 @@ async def test_who_waits_for_what_does_not_answer_is_written_down_when_it_change
     assert await tidied() == [("test:ship", None)]
     assert await column(shop.database, "waiting_since") == dict.fromkeys(NAMES)
     assert await tidied() == []
+
+
+# case: R11, O8
+async def test_what_a_worker_that_is_gone_wrote_down_ends_when_another_gets_through(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, clock = Breaker(open_since=AT, until=AT, reason="refused"), shop.clock
+    assert isinstance(clock, DrivenClock)
+    gone, other = shop.worker(), shop.worker()
+    await gone._register(asyncio.Event())
+    monkeypatch.setattr(gone._breakers, "open", lambda: {"test:ship": away})
+    await gone._tidy(renew=False)  # and is killed
+
+    async def waits_after(outcome: Outcome, *names: str) -> bool:
+        clock.advance(1)
+        for handler in other._registry.handlers:
+            if handler.name in names:
+                other._breakers.judge(handler, result(RunStatus.SUCCEEDED).finish.run, outcome, clock.now())
+        await other._tidy(renew=True)
+        return (await column(shop.database, "waiting_since"))["test:ship"] is not None
+
+    refused = Failed(Failure("handler_failed", "refused", unreachable=True), "f")
+    assert await waits_after(Succeeded())
+    assert await waits_after(Succeeded(), "test:note")
+    assert await waits_after(refused, "test:ship")
+    assert not await waits_after(Succeeded(), "test:ship")
+    async with shop.database.transaction() as session:
+        await handlers.set_waiting(session, "test:ship", since=clock.now() + timedelta(minutes=1), reason="refused")
+    await other._tidy(renew=True)
+    assert (await column(shop.database, "waiting_since"))["test:ship"], "it got through before that"
 
 
 async def test_it_takes_records_from_joining_until_it_ends(sqlite_ledger: Database, broker: Broker) -> None:
