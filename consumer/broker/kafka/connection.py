@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -80,13 +80,35 @@ class KafkaConnection:
         }
 
     async def reached(self) -> KafkaConnection:
-        """The same by those of several servers that can be reached now, by all when none can. aiokafka tries one after
-        the other, in any order, and waits for a machine that is gone as long as for an answer: ten to forty seconds."""
+        """The same by those of several servers that answer now, by all when none does. aiokafka tries one after the
+        other, in any order, and waits for a machine that is gone, or hangs, as long as for an answer: ten to forty
+        seconds. Raises BrokerUrlInvalid when a TLS file cannot be used."""
         if len(self.servers) == 1:
             return self
-        found = await asyncio.gather(*map(is_reached, self.servers))
+        secured = {name: given for name, given in self.security.options().items() if name == "ssl_context"}
+        found = await asyncio.gather(*(self._answers(server, secured) for server in self.servers))
         there = tuple(server for server, is_there in zip(self.servers, found, strict=True) if is_there)
         return replace(self, servers=there or self.servers)
+
+    async def _answers(self, server: str, secured: Mapping[str, Any]) -> bool:
+        """Whether it says which requests it knows, as it does to anybody, without a login. One that hangs takes
+        connections, and says nothing on them."""
+        from aiokafka.conn import create_conn
+        from aiokafka.errors import KafkaError
+
+        host, _, port = server.rpartition(":")
+        protocol = "SSL" if secured else "PLAINTEXT"
+        limit_ms = int(REACH_WITHIN_S * 1000)
+        try:
+            async with asyncio.timeout(REACH_WITHIN_S):
+                connected = await create_conn(
+                    host.strip("[]"), int(port), client_id=self.client_id, security_protocol=protocol,
+                    request_timeout_ms=limit_ms, **secured,
+                )  # fmt: skip
+        except (KafkaError, OSError, TimeoutError, UnicodeError):  # the last: a name that is none
+            return False
+        connected.close()
+        return True
 
 
 async def is_reached(server: str) -> bool:

@@ -416,8 +416,11 @@ async def test_what_somebody_else_compressed_is_read(kafka_broker: KafkaServer, 
 
 
 # case: O2
-async def test_machines_that_are_gone_keep_nobody_from_the_one_that_answers(kafka_broker: KafkaServer) -> None:
-    with silence() as first, silence() as second:
+@pytest.mark.parametrize("takes", [False, True], ids=["gone", "hangs"])
+async def test_machines_that_do_not_answer_keep_nobody_from_the_one_that_does(
+    kafka_broker: KafkaServer, takes: bool
+) -> None:
+    with silence(takes=takes) as first, silence(takes=takes) as second:
         servers = [f"127.0.0.1:{port}" for port in (first, kafka_broker.port, second)]
         for _ in range(3):  # they are asked in any order
             broker = KafkaBroker(servers)
@@ -471,13 +474,14 @@ async def test_a_broker_that_sends_us_where_nobody_is_says_where(tmp_path: Path)
 
 
 @contextmanager
-def silence() -> Iterator[int]:
-    """A port that answers no connection, as a machine does that is gone: its queue is full."""
+def silence(*, takes: bool = False) -> Iterator[int]:
+    """A port that answers no connection, as a machine does that is gone: its queue is full. One that `takes` them says
+    nothing on them, as a machine does that hangs."""
     with ExitStack() as held:
         listener = held.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        for _ in range(3):
+        listener.listen(100 if takes else 0)
+        for _ in range(0 if takes else 3):
             waiting = held.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(listener.getsockname())
