@@ -14,9 +14,11 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
+    GroupIdNotFound,
     GroupLoadInProgressError,
     IncompatibleBrokerVersion,
     NotCoordinatorForGroupError,
+    UnsupportedVersionError,
     for_code,
 )
 from aiokafka.protocol.api import Request, RequestStruct, Response
@@ -34,7 +36,11 @@ OLDEST_WITHIN_S = 3.0
 COORDINATOR_TRIES = 10
 COORDINATOR_EVERY_S = 0.3
 _METADATA: Final = 3
+_NEWER_GROUPS: Final = 69
+"""Of groups by Kafka's newer protocol (KIP-848), which a member that speaks it makes of a group: ours stay in it, and
+who asks for a group as before hears of no member."""
 _WITH_IDS: Final = 10
+_NO_SUCH_GROUP: Final = (GroupIdNotFound.errno, UnsupportedVersionError.errno)
 _TEXT, _TAGS, _ID = CompactString("utf-8"), ("tags", TaggedFields), (("id_high", Int64), ("id_low", Int64))
 
 
@@ -76,6 +82,50 @@ class _AskMetadata(RequestStruct):  # type: ignore[misc]  # aiokafka has no type
         ("topic_operations", Boolean),
         _TAGS,
     )
+
+
+class _Groups(Response):  # type: ignore[misc]  # aiokafka has no types
+    """ConsumerGroupDescribe, version 0."""
+
+    API_KEY = _NEWER_GROUPS
+    API_VERSION = 0
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("groups", CompactArray(
+            ("error_code", Int16), ("error", _TEXT), ("group", _TEXT), ("state", _TEXT), ("epoch", Int32),
+            ("assignment_epoch", Int32), ("assignor", _TEXT),
+            ("members", CompactArray(
+                ("member", _TEXT), ("instance", _TEXT), ("rack", _TEXT), ("epoch", Int32), ("client", _TEXT),
+                ("host", _TEXT), ("topics", CompactArray(_TEXT)), ("regex", _TEXT),
+                ("has", CompactArray(*_ID, ("name", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
+                ("has_tags", TaggedFields),
+                ("gets", CompactArray(*_ID, ("name", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
+                ("gets_tags", TaggedFields), _TAGS,
+            )),
+            ("operations", Int32), _TAGS,
+        )),
+        _TAGS,
+    )  # fmt: skip
+
+
+class _AskGroups(RequestStruct):  # type: ignore[misc]  # aiokafka has no types
+    """ConsumerGroupDescribe, version 0."""
+
+    FLEXIBLE_VERSION = True
+    API_KEY = _NEWER_GROUPS
+    API_VERSION = 0
+    RESPONSE_TYPE = _Groups
+    SCHEMA = Schema(("groups", CompactArray(_TEXT)), ("operations", Boolean), _TAGS)
+
+
+class _NewerGroup(Request[_AskGroups]):  # type: ignore[misc]  # aiokafka has no types
+    API_KEY = _NEWER_GROUPS
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+
+    def build(self, request_struct_class: type[_AskGroups]) -> _AskGroups:
+        return request_struct_class([self._group], False, {})
 
 
 class _TopicsByName(Request[_AskMetadata]):  # type: ignore[misc]  # aiokafka has no types
@@ -161,6 +211,7 @@ async def _coordinated(
     for left in reversed(range(COORDINATOR_TRIES)):
         try:
             clients = _clients(await admin.describe_consumer_groups([group]), group)
+            clients = clients or await _newer_clients(admin, group)
             return clients, await admin.list_consumer_group_offsets(group, partitions=list(spots))
         except GroupCoordinatorNotAvailableError:
             pass
@@ -180,6 +231,20 @@ def _clients(responses: Sequence[Any], group: str) -> tuple[str, ...]:
                     raise for_code(code)
                 return tuple(sorted(_client_of(member) for member in members))
     return ()
+
+
+async def _newer_clients(admin: Any, group: str) -> tuple[str, ...]:
+    """Those of a group by the newer protocol; nobody, where it is none, or the broker has no such groups."""
+    try:
+        answer = await admin._send_request(_NewerGroup(group), await admin.find_coordinator(group))
+    except (IncompatibleBrokerVersion, NotImplementedError):
+        return ()
+    [found] = answer.to_object()["groups"]
+    if found["error_code"] in _NO_SUCH_GROUP:
+        return ()
+    if found["error_code"]:
+        raise for_code(found["error_code"])
+    return tuple(sorted(member["client"] for member in found["members"]))
 
 
 def _client_of(member: Sequence[Any]) -> str:
