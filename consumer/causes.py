@@ -230,11 +230,11 @@ def of_database(error: BaseException) -> LedgerError | None:
             found = _sqlite(SQLITE, name)
             return _ledger_error(found, name) if found else None
         if isinstance(told, ssl.SSLError):
-            return _ledger_error(DATABASE_TLS, _tls_reason(told))
+            return _ledger_error(DATABASE_TLS, said=_tls_reason(told))
         if isinstance(told, ConnectionError) and NO_TLS in str(told):
-            return _ledger_error(DATABASE_TLS, "the server speaks none")
+            return _ledger_error(DATABASE_TLS, said="the server speaks none")
         if (isinstance(told, ValueError) and NO_AUTHORITY in str(told)) or _lacks_authority(told):
-            return _ledger_error(DATABASE_TLS, "the file of the authority that signs the server's cannot be read")
+            return _ledger_error(DATABASE_TLS, said="the file of the authority that signs the server's cannot be read")
         if type(told).__name__ == NONE_FITS:
             return _ledger_error(_READ_ONLY, "no host of the URL is what target_session_attrs asks for")
         if isinstance(told, socket.gaierror):
@@ -314,7 +314,7 @@ def of_kafka(error: BaseException) -> BrokerError | None:
     """Our error for what Kafka or the way to it said; None when it is none of these."""
     for told in _chain(error):
         if isinstance(told, ssl.SSLError):
-            return errors.BrokerTlsFailed(reason=_tls_reason(told))
+            return errors.BrokerTlsFailed(said=_tls_reason(told))
         found = KAFKA.get(type(told).__name__)
         if found is not None and issubclass(found.error, BrokerError):
             return found.error(**_topics_of(told, found.error), reason=type(told).__name__)
@@ -342,9 +342,9 @@ def _topics_of(told: BaseException, error: type[ConsumerError]) -> dict[str, str
     return {"topic": ", ".join(topics)} if topics else {}
 
 
-def _ledger_error(cause: Cause, state: str, said: str | None = None) -> LedgerError | None:
-    fields = {"said": said} if said else {}
-    return cause.error(state=state, **fields) if issubclass(cause.error, LedgerError) else None
+def _ledger_error(cause: Cause, state: str | None = None, said: str | None = None) -> LedgerError | None:
+    fields = {name: word for name, word in (("state", state), ("said", said)) if word}
+    return cause.error(**fields) if issubclass(cause.error, LedgerError) else None
 
 
 def _words(told: BaseException) -> str:

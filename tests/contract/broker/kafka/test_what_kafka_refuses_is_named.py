@@ -139,7 +139,8 @@ async def test_whom_it_does_not_let_in_and_whom_we_do_not_trust(door: Door) -> N
         (BrokerLoginRefused, "IllegalSaslStateError"),
     ]
     unknown = await door.refused(security(ca_file=None))
-    assert (type(unknown), reason(unknown)) == (BrokerTlsFailed, "self-signed certificate")
+    assert (type(unknown), unknown.fields["said"]) == (BrokerTlsFailed, "self-signed certificate")
+    assert unknown.sentence().endswith("(self-signed certificate)"), "so that `status` says it"
     misnamed = await door.refused(address=f"localhost:{door.brokers.proxy.port}")
     assert isinstance(misnamed, BrokerTlsFailed)
-    assert "localhost" in str(reason(misnamed))
+    assert "localhost" in misnamed.sentence()
