@@ -44,7 +44,7 @@ class Figures:
 
     `gone_handlers`: how many runs wait for each handler that no living worker has. Theirs and those of paused handlers
     count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them. `waiting_handlers`: what
-    they depend on does not answer, or they have put off an event for a day.
+    they depend on does not answer while runs of theirs wait, or they have put off an event for a day.
 
     `unasked`: hints that the service was not yet asked about; `denied`: those that it did not know often.
     `quarantined_lately`: put there in the last LATELY, by whoever sends; `refused`: records of the service's or our own
@@ -104,7 +104,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
     due = select(_READS.c.due_at).order_by(_READS.c.due_at)
     unreadable, unreadable_first = await read_requests.unreadable(session, await leases.led(session, now))
     waiting, oldest_emitted = await outbox.waiting(session, now)
-    breakers, put_off = await handlers.waiting(session), await runs.put_off(session, now)
+    breakers, put_off = await handlers.waiting(session) & waits.keys(), await runs.put_off(session, now)
     died = {handler for (handler, status), count in counted.items() if status == RunStatus.DEAD and count}
     in_trouble = {*died, *paused, *breakers, *put_off, *await runs.failing(session)}
     return Figures(

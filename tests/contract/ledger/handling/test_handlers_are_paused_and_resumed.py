@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from consumer.ledger import Database
+from consumer.ledger import Database, health
 from consumer.ledger.handling import handlers
-from consumer.ledger.tables import REASON_CHARS
+from consumer.ledger.tables import REASON_CHARS, RunStatus
 from consumer.plugin import Context, Event, Handler
-from tests.contract.ledger.facts import NOW, later, persistently
+from tests.contract.ledger.facts import HANDLER, NOW, later, persistently, run, store
 
 
 async def _nothing(event: Event, ctx: Context) -> None:
@@ -85,3 +86,15 @@ async def test_workers_that_start_at_once_with_other_orders_do_not_hurt_each_oth
     )
     async with database.reading() as session:
         assert [row.name for row in await handlers.everyone(session)] == [one.name for one in known]
+
+
+# case: R11
+async def test_one_that_was_noted_to_wait_holds_up_what_waits_of_it_and_nothing_else(database: Database) -> None:
+    """Who noted it may be gone, and what waited given up by an operator: it would be told for ever."""
+    await register(database, handler(HANDLER), handler("shop:mail"))
+    async with database.transaction() as session:
+        for name in (HANDLER, "shop:mail"):
+            await handlers.set_waiting(session, name, since=NOW, reason="the carrier is away")
+    await store(database, run(1), replace(run(1, handler="shop:mail"), status=RunStatus.DEAD))
+    async with database.reading() as session:
+        assert (await health.figures(session, NOW)).waiting_handlers == (HANDLER,)
