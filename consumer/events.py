@@ -28,6 +28,7 @@ ID_MAX_CHARS = 255
 TYPE_MAX_CHARS = 100
 KEPT_READ_BYTES: Final = 16 * 1024
 
+UNKNOWN_TYPE: Final = "unknown.type"
 _EVENT_ID = re.compile(r"evt_[\x21-\x7e]+\Z")
 _DERIVED_ID = re.compile(r"(drv|obs)_[\x21-\x7e]+\Z")
 _TYPE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
@@ -239,7 +240,7 @@ def identify(document: Mapping[str, Any], locators: Locators) -> EventFacts:
     event_id = _first_text(document, paths["id"], _EVENT_ID, ID_MAX_CHARS)
     if event_id is None:
         raise NotUnderstood(reason=Reason.NO_EVENT_ID)
-    event_type = _first_text(document, paths["type"], _TYPE, TYPE_MAX_CHARS) or "unknown.type"
+    event_type = _first_text(document, paths["type"], _TYPE, TYPE_MAX_CHARS) or UNKNOWN_TYPE
     order_id = subscription_id = None
     if event_type.startswith(("order.", "checkout.session.")):
         order_id = _first_text(document, paths["order"], None, ID_MAX_CHARS)

@@ -87,8 +87,8 @@ SWITCHES: tuple[Switch, ...] = (
     ),
     _choice(
         "listed_event_shape",
-        ("as_delivered", "canonical"),
-        "GET /v1/events shows the delivered body, or always type and data.object",
+        ("as_delivered", "canonical", "summary", "id"),
+        "GET /v1/events shows the delivered body; always type and data.object; id, type and time; or the id alone",
         "U28",
     ),
     _choice(

@@ -12,7 +12,18 @@ from typing import Any, Final
 import structlog
 
 from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Event, Locators, Source, Trust, build_event, first, locate, parse_json
+from consumer.events import (
+    UNKNOWN_TYPE,
+    Delivery,
+    Event,
+    Locators,
+    Source,
+    Trust,
+    build_event,
+    first,
+    locate,
+    parse_json,
+)
 from consumer.reason import Reason
 
 LOG = structlog.get_logger()
@@ -61,7 +72,7 @@ def differing(delivery: Delivery, event: Event, locators: Locators) -> tuple[str
         return ("body",)
     found = [] if claimed.id == event.id else ["id"]
     if claimed.type != event.type:
-        return (*found, *([] if claimed.type == "unknown.type" else ["type"]))
+        return (*found, *([] if UNKNOWN_TYPE in (claimed.type, event.type) else ["type"]))
     stated = {name: (getattr(claimed, name), getattr(event, name)) for name in _OBJECTS}
     stated["amount"] = (_amount(document), _amount(event.data) if event.raw else None)  # archived: it has no body
     return (*found, *(name for name, pair in stated.items() if None not in pair and pair[0] != pair[1]))

@@ -26,7 +26,12 @@ ORDERS = ("newest_first", "oldest_first")
 CURSORS = ("exclusive", "inclusive")
 ENVELOPES = {
     "object": {"event_type_field": "type", "event_container": "data.object", "event_payload": "snapshot"},
-    "data": {"event_type_field": "event", "event_container": "data", "event_payload": "snapshot"},
+    "data": {
+        "event_type_field": "event",
+        "event_container": "data",
+        "event_payload": "snapshot",
+        "listed_event_shape": "id",
+    },
     "flat-thin": {"event_type_field": "event_type", "event_container": "flat", "event_payload": "thin"},
 }
 LOST = {"all": 1.0, "some": 0.5, "none": 0.0}
@@ -44,7 +49,7 @@ PATIENCE_S = 120.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-# case: B3, B5, B12, B23, G3, U1, U2, U6
+# case: B3, B5, B12, B22, B23, G3, U1, U2, U6
 @pytest.mark.parametrize(("order", "cursor", "shape", "lost"), MATRIX)
 async def test_on_the_embedded_default(
     tmp_path: Path, sqlite_template: Path, order: str, cursor: str, shape: str, lost: str
@@ -53,7 +58,7 @@ async def test_on_the_embedded_default(
     await _story(tmp_path, order, cursor, shape, lost, {})
 
 
-# case: B3, B5, B12, B23, G3, U1, U2, U6
+# case: B3, B5, B12, B22, B23, G3, U1, U2, U6
 @pytest.mark.kafka
 @pytest.mark.postgres
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from consumer.sandbox.engine import records as r
 from consumer.sandbox.engine import views
 from consumer.sandbox.engine.engine import Engine
 from consumer.sandbox.errors import Refusal
-from consumer.sandbox.webhooks.envelopes import envelope
+from consumer.sandbox.webhooks.envelopes import envelope, list_item
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def read_price(call: Call) -> Answer:
 def list_events(call: Call) -> Answer:
     """A page of the events that are still kept."""
     page = lists.event_list(call.engine.world, call.app_id, lists.page_query(call.query))
-    return Answer(200, page | {"items": [envelope(call.engine, event, listed=True) for event in page["items"]]})
+    return Answer(200, page | {"items": [list_item(call.engine, event) for event in page["items"]]})
 
 
 def read_event(call: Call) -> Answer:

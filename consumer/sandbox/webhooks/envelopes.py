@@ -34,6 +34,14 @@ def envelope(engine: Engine, event: r.Event, *, listed: bool = False, sent_id: s
     return shown
 
 
+def list_item(engine: Engine, event: r.Event) -> dict[str, Any]:
+    """The event as an item of GET /v1/events, which may show less of it than GET /v1/events/{id} does (case B22)."""
+    whole, assumptions = envelope(engine, event, listed=True), engine.assumptions
+    shown = {"summary": {"id", assumptions.text("event_type_field"), "created_at"}, "id": {"id"}}
+    kept = shown.get(assumptions.text("listed_event_shape"))
+    return whole if kept is None else {name: value for name, value in whole.items() if name in kept}
+
+
 def body_bytes(document: dict[str, Any]) -> bytes:
     """The bytes that are sent and signed."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

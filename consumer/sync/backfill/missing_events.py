@@ -18,7 +18,7 @@ from consumer.reason import Reason
 from consumer.sync.application import Application
 from consumer.sync.backfill.cutover import CutOver
 from consumer.sync.backfill.kept_bodies import KeptBodies
-from consumer.sync.backfill.page import ListedEvents, kept_raw, understand
+from consumer.sync.backfill.page import ListedEvents, WholeEvents, kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.silence import PENDING_MAX
 from consumer.sync.publisher import PublishedIds
@@ -80,15 +80,22 @@ class MissingEvents:
         self._app = app
         self._settlement = settlement
         self._kept = KeptBodies(app, settlement)
+        self._whole = WholeEvents(app)
+        self._history = PublishedIds()  # of those whose list shows no time: they are not read singly by each walk
 
     async def take(self, page: WalkPage, begun: Begun) -> None:
-        """Publish what is missing, settle the hints that the page confirms, and count both; keep what can only be kept,
-        which is not understood, or larger than the topic takes; compare what lies here under several bodies; and only
-        then move the bookmark. A dry run only counts."""
+        """Publish what is missing, as a read shows it where it is listed in brief (case B22), settle the hints that the
+        page confirms, and count both; keep what can only be kept, which is not understood, or larger than the topic
+        takes; compare what lies here under several bodies; and only then move the bookmark. A dry run only counts."""
         listed = understand(page.items, self._app)
         missing = [one for one in await self._missing(listed.events, begun.walk.order) if one.id not in begun.told]
         announced = await self._announced(listed.events)
-        acted_on = [event for event in missing if event.id in announced or begun.is_acted_on(event)]
+        acted_on = self._acted_on(missing, announced, begun)
+        if not begun.options.dry_run and (whole := await self._whole.read(acted_on, announced)):
+            listed = listed.with_whole(whole)
+            missing = [whole.get(event.id, event) for event in missing]
+            acted_on = self._acted_on(missing, announced, begun)
+            self._history.add(sorted(whole.keys() - {event.id for event in acted_on}))
         wanted = begun.history(acted_on, listed.events, announced)
         if begun.options.seed:
             announced = {}  # the hints stay: `confirm` brings their events with effects
@@ -112,6 +119,13 @@ class MissingEvents:
                 await quarantine.put(session, kept, self._app.clock.now())
                 if begun.options.follows_bookmark:
                     await self._app.keep(session, page.bookmark)
+
+    def _acted_on(self, missing: Sequence[Event], announced: Container[str], begun: Begun) -> list[Event]:
+        """Those that a webhook announced, and those that are not history."""
+        left = self._history if begun.options.follows_bookmark else ()
+        return [
+            event for event in missing if event.id in announced or (begun.is_acted_on(event) and event.id not in left)
+        ]
 
     async def _too_large(self, refused: Sequence[Event]) -> list[Delivery]:
         """Those the topic does not take, raw, by their ids, for whoever makes room for them; no hint waits for them."""

@@ -69,6 +69,17 @@ def test_the_list_may_be_canonical_while_deliveries_are_not() -> None:
     assert (listed["type"], listed["data"]["object"]["object"]) == ("checkout.session.canceled", "checkout.session")
 
 
+@pytest.mark.parametrize(("shape", "shown"), [("summary", {"id", "type", "created_at"}), ("id", {"id"})])
+async def test_the_list_may_show_less_than_a_read(api: Api, sandbox: Sandbox, shape: str, shown: set[str]) -> None:
+    # case: X59
+    sandbox.assumptions.set({"listed_event_shape": shape})
+    session = await api.create()
+    await api.control(f"/sessions/{session['id']}/cancel")
+    listed = (await api.items("/v1/events"))[0]
+    assert set(listed) == shown
+    assert (await api.get(f"/v1/events/{listed['id']}")).json["data"]["object"]["id"] == session["id"]
+
+
 @pytest.mark.parametrize(("style", "expected"), [("epoch_s", 1767225600), ("epoch_ms", 1767225600000)])
 async def test_timestamps_may_be_numbers(api: Api, sandbox: Sandbox, style: str, expected: int) -> None:
     # case: X59
