@@ -87,8 +87,13 @@ class Locators:
     subscription: tuple[str, ...] = (
         "/data/object/subscription_id",
         "/data/subscription_id",
+        "/data/object/subscription/id",
+        "/data/object/subscription",
         "/data/subscription/id",
+        "/data/subscription",
         "/subscription_id",
+        "/subscription/id",
+        "/subscription",
         "/data/object/id",
         "/data/id",
         "/object/id",

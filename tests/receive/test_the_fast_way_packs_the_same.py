@@ -47,6 +47,19 @@ def test_the_fast_way_equals_the_general_way(event_type: str | None, order_id: o
     assert unpack_event(general.key, raw, headers, locators) == event
 
 
+@pytest.mark.parametrize("said", [{"subscription": "sub_1"}, {"subscription": {"id": "sub_1"}}])
+@pytest.mark.parametrize("envelope", [("data", "object"), ("data",), ()])
+def test_an_event_whose_object_is_a_charge_is_of_the_subscription_it_names(
+    said: dict[str, object], envelope: tuple[str, ...]
+) -> None:
+    # case: U1, A5
+    about: dict[str, object] = {**said, "amount": "10", **({"id": "pay_1"} if envelope else {})}
+    for name in reversed(envelope):
+        about = {name: about}
+    found = identify({"id": "evt_1", "type": "subscription.renewed", **about}, Locators())
+    assert (found.subscription_id, found.key) == ("sub_1", "subscription:sub_1")
+
+
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - made aware
 @example(datetime(2026, 3, 1, 11, 59, 59, 999999, UTC))
 @example(datetime(2026, 3, 1, 12, 0, 0, 0, UTC))
