@@ -17,7 +17,7 @@ from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
 from handlers.findings import close_by_hand, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
-from handlers.fulfilment.lookups import is_paid, order_of_service_id
+from handlers.fulfilment.lookups import is_paid, order_named, order_of_service_id
 from handlers.fulfilment.money import judge_payments, judge_proof, keep_payment
 from handlers.fulfilment.observing import Seen, observe
 from handlers.fulfilment.options import Options
@@ -241,8 +241,9 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     options: Options = ctx.options
     if look_text(event, options.payment_subscription) is not None:
         return
-    service_order_id = look_text(event, options.payment_service_order)
-    order_id = look_text(event, options.payment_order) or await order_of_service_id(ctx, service_order_id)
+    order_id, service_order_id = await order_named(
+        ctx, look_text(event, options.payment_order), look_text(event, options.payment_service_order)
+    )
     payment = FulfilmentPayment(
         application=ctx.application,
         payment_id=payment_id,

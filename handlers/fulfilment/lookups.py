@@ -36,6 +36,20 @@ async def order_of_service_id(ctx: Context, service_order_id: str | None) -> str
     return found
 
 
+async def order_named(
+    ctx: Context, order_id: str | None, service_order_id: str | None
+) -> tuple[str | None, str | None]:
+    """Which order a payment is of: its id and the service's, from what the record names by either. Which of the two
+    `order_id` holds there is not shown (case U10): one that is nobody's order, and some order's at the service, is that
+    one's."""
+    if order_id is None:
+        return await order_of_service_id(ctx, service_order_id), service_order_id
+    one = (ORDERS.c.application == ctx.application) & (ORDERS.c.order_id == order_id)
+    is_known = (await ctx.session.execute(select(ORDERS.c.order_id).where(one))).first() is not None
+    found = None if is_known else await order_of_service_id(ctx, order_id)
+    return (order_id, service_order_id) if found is None else (found, order_id)
+
+
 _UNIDENTIFIED = select(FINDINGS.c.subject, FINDINGS.c.detail, FINDINGS.c.opened_at).where(
     FINDINGS.c.application == bindparam("b_application"),
     FINDINGS.c.kind == "paid_unidentified",

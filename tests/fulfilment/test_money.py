@@ -312,6 +312,27 @@ async def test_a_payment_that_names_the_services_order_finds_it_by_a_read(orders
     assert await open_kinds(orders) == {("duplicate_payment", "A1")}
 
 
+async def test_a_payment_whose_order_id_is_the_services_is_of_that_order(orders: Projections) -> None:
+    # case: F28, F29, U10
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    await orders.feed(payment("p1", 2, order_id="so1"))
+    assert [(row["order_id"], row["service_order_id"]) for row in await orders.rows(PAYMENTS)] == [("A1", "so1")]
+    assert [row["order_id"] for row in await orders.rows(ORDERS)] == ["A1"], "no order is invented"
+    assert await open_kinds(orders) == set()
+    await orders.feed(payment("p2", 3, order_id="so1"))
+    assert await open_kinds(orders) == {("duplicate_payment", "A1")}
+
+
+async def test_an_order_of_the_merchants_is_itself_whatever_the_service_calls_others(orders: Projections) -> None:
+    # case: F28, U10
+    await orders.feed(
+        observed("order:A1", 1, {"id": "A2", "order_id": "A1", "status": "PAID"}),
+        observed("order:A2", 1, {"id": "A1", "order_id": "A2", "status": "PENDING"}),
+        payment("p1", 2, order_id="A2"),
+    )
+    assert await open_kinds(orders) == {("orphan_payment", "A2")}
+
+
 async def test_a_read_claims_the_payments_of_its_order_alone(orders: Projections) -> None:
     # case: F28
     await orders.feed(

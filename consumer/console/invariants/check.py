@@ -211,11 +211,11 @@ class Check:
         event, options = seen.event, self._fulfilment
         said = look_amount(event, options.amount) if event is not None else None
         amount = said if said is not None or kept is None else kept["amount"]
-        order_id = look_text(event, options.payment_order) if event is not None else None
+        named = look_text(event, options.payment_order) if event is not None else None
         return Payment(
             id=seen.object_id,
             micro=micro_of(decimal(amount)),
-            order_id=order_id or (kept["order_id"] if kept is not None else None),
+            order_id=(kept["order_id"] if kept is not None else None) or named,
             subscription_id=look_text(event, options.payment_subscription) if event is not None else None,
             at=None if event is None else parse_time(event.find(*(f"/data/record/{name}" for name in TIMES))),
             is_observed=seen.observed is not None,
