@@ -370,7 +370,7 @@ class Worker:
         self._observer.batch(taken, records, seconds)
         self._pauser.taken(taken)
         self._dispatcher.take(taken.claimed)
-        if sum(run.status is RunStatus.RETRYING for run in taken.runs) > len(taken.claimed):
+        if taken.let_go or sum(run.status is RunStatus.RETRYING for run in taken.runs) > len(taken.claimed):
             self._dispatcher.wake()  # what is done, begun, or waits for another gives it nothing to look for
         if taken.emitted:
             self._relay.wake()

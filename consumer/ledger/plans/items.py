@@ -279,9 +279,10 @@ async def claim_followers(session: AsyncSession, plan: str, now: datetime) -> No
 # --- a worker's part -------------------------------------------------------------------------------------------
 
 
-async def take(session: AsyncSession, wanted: Collection[PlannedEvent], now: datetime) -> Sequence[Taken]:
-    """Take what is left of these events' items, in this transaction: runs that are there already are let go again at
-    once; pairs without a run are returned, for the caller to begin. Nothing, when the plan is not being applied."""
+async def take(session: AsyncSession, wanted: Collection[PlannedEvent], now: datetime) -> tuple[Sequence[Taken], int]:
+    """Take what is left of these events' items, in this transaction: pairs without a run, for the caller to begin, and
+    how many runs that are there already were let go again and are due now. Nothing, when the plan is not being
+    applied."""
     found: list[Any] = []
     planned = ((event_id, plan, application) for plan, application, event_id in wanted)
     for some in matching(_ITEMS.c.event_id, (_ITEMS.c.plan, _ITEMS.c.application), planned):
@@ -293,10 +294,11 @@ async def take(session: AsyncSession, wanted: Collection[PlannedEvent], now: dat
     done = await _let_go(session, [row for row in found if row.action != Action.START], now)
     gone = [row for row in found if row not in fresh and (row.plan, _id(row)) not in done]
     await _mark_moved(session, gone)
-    return [
+    begins = [
         Taken(plan=row.plan, application=row.application, event_id=row.event_id, handler=row.handler, seq=row.seq)
         for row in fresh
     ]
+    return begins, len(done)
 
 
 def _id(row: Any) -> tuple[str, str, str]:

@@ -81,9 +81,10 @@ class _Disturbed(Exception):
 @dataclass(frozen=True, kw_only=True)
 class Taken:
     """What became of a batch, for metrics and for waking others. `recorded`: also what its events led to and was taken
-    with them. `again`: what was known, and a plan had done again. `emitted`: what the relay has to publish now for
-    somebody to get it. `claimed`: of `runs`, what this worker may work on now. `others`: the applications of the bodies
-    that were kept beside a known event, one for each."""
+    with them. `again`: what was known, and a plan has begun; `let_go`: how many older runs a plan has made due, which
+    nobody has claimed. `emitted`: what the relay has to publish now for somebody to get it. `claimed`: of `runs`, what
+    this worker may work on now. `others`: the applications of the bodies that were kept beside a known event, one for
+    each."""
 
     recorded: Sequence[Event]
     again: Sequence[Event]
@@ -94,6 +95,7 @@ class Taken:
     reads: int
     claimed: Sequence[Claimed] = ()
     others: Sequence[str] = ()
+    let_go: int = 0
 
 
 class Ingest:
@@ -216,7 +218,7 @@ class Ingest:
             await quarantine.put(session, [*refused, *others], unit.now)
             fresh = [incoming for incoming in arrived if incoming.id in new]
             await outbox.arrived(session, [one.id for one in fresh if one.event.source is Source.RELAY])
-            again = await replayed.take(session, arrived, frozenset(new), unit.now)
+            again, let_go = await replayed.take(session, arrived, frozenset(new), unit.now)
             coming = [*fresh, *(one.incoming for one in again)]
             lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in coming})
             registry = await self._rolling_deploy.registry(session)
@@ -246,6 +248,7 @@ class Ingest:
             reads=len(unit.reads),
             claimed=claimed,
             others=[other.application for other, _ in others],
+            let_go=let_go,
         )
 
     async def _handle_onwards(
@@ -437,4 +440,5 @@ def _sum(parts: Sequence[Taken]) -> Taken:
         emitted=sum(part.emitted for part in parts),
         reads=sum(part.reads for part in parts),
         others=[application for part in parts for application in part.others],
+        let_go=sum(part.let_go for part in parts),
     )

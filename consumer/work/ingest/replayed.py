@@ -28,24 +28,25 @@ class Replayed:
 
 async def take(
     session: AsyncSession, arrived: Sequence[Incoming], new: frozenset[EventKey], now: datetime
-) -> list[Replayed]:
-    """Take what these copies are for: runs that exist are let go again here, pairs without one are returned, by
-    arrival. Nothing for an event that is new to the ledger: it is handled as such."""
+) -> tuple[list[Replayed], int]:
+    """Take what these copies are for: pairs without a run, by arrival, and how many runs that exist were let go again
+    here. Nothing for an event that is new to the ledger: it is handled as such."""
     wanted = {
         (incoming.plan, *incoming.id)
         for incoming in arrived
         if incoming.plan is not None and is_replay(incoming.plan) and incoming.id not in new
     }
     if not wanted:
-        return []
-    taken = await items.take(session, wanted, now)
+        return [], 0
+    taken, let_go = await items.take(session, wanted, now)
     found = await events.load(session, {(one.application, one.event_id) for one in taken})
-    return [
+    begins = [
         Replayed(
             incoming=Incoming(found[one.application, one.event_id], one.plan), handler=one.handler, seq=one.seq
         )
         for one in taken
     ]  # fmt: skip
+    return begins, let_go
 
 
 def waits_for_handler(one: Replayed, now: datetime, *, blocked: bool) -> Run:

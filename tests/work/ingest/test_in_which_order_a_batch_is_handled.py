@@ -180,9 +180,10 @@ def test_a_body_says_something_else_where_both_state_a_thing() -> None:
 def test_parts_are_one_batch_together() -> None:
     event, run = order_paid(1), run_of(RunStatus.DEAD)
     parts = [Taken(recorded=[event], again=[event], duplicates=number, refused=2 * number, runs=[run],
-                   emitted=3 * number, reads=4 * number, others=[f"app-{number}"]) for number in (1, 10)]  # fmt: skip
+                   emitted=3 * number, reads=4 * number, others=[f"app-{number}"],
+                   let_go=number) for number in (1, 10)]  # fmt: skip
     assert _sum(parts) == Taken(recorded=[event] * 2, again=[event] * 2, duplicates=11, refused=22, runs=[run] * 2,
-                                emitted=33, reads=44, others=["app-1", "app-10"])  # fmt: skip
+                                emitted=33, reads=44, others=["app-1", "app-10"], let_go=11)  # fmt: skip
 
 
 def run_of(status: RunStatus) -> Run:

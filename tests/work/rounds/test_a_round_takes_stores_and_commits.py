@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -188,6 +189,12 @@ async def test_who_works_on_runs_is_woken_for_those_that_it_was_not_given(
                   reads=0, claimed=[object()] * claimed)  # type: ignore[list-item]  # they are counted  # fmt: skip
     await bench.poll([FIRST], takes=[taken])
     assert [call[0] for call in bench.dispatcher.calls] == ["take", *(["wake"] if wakes else [])]
+
+
+# case: R8
+async def test_who_works_on_runs_is_woken_for_those_that_a_plan_lets_go(bench: Bench) -> None:
+    await bench.poll([FIRST], takes=[replace(NOTHING, let_go=1)])
+    assert [call[0] for call in bench.dispatcher.calls] == ["take", "wake"]
 
 
 async def test_who_publishes_is_woken_for_what_was_emitted(bench: Bench) -> None:
