@@ -7,6 +7,7 @@ from typing import Any
 
 from consumer.events import Event, Source, Trust
 from consumer.ledger.handling import events
+from consumer.sync.backfill.cutover import Began
 from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.reconcile.stage import Reconcile
 from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state
@@ -14,8 +15,15 @@ from tests.sync.conftest import World
 from tests.sync.service import EventsList, Json
 
 
+async def events_walked(world: World, began: datetime | None = None) -> None:
+    """The first walk of the events began then, or now."""
+    async with world.database.transaction() as session:
+        await Began(began=began or world.clock.now()).keep(session, "default", now=world.clock.now())
+
+
 async def baselined(world: World) -> None:
-    """The first walk of this installation was made, of empty lists."""
+    """The first walks of this installation were made, of empty lists."""
+    await events_walked(world)
     async with world.database.transaction() as session:
         made = ReconcileState(began=world.clock.now(), baselined=True, payments_baselined=True)
         await keep_state(session, "default", made, token=1, now=world.clock.now())

@@ -19,7 +19,7 @@ from consumer.sync.reconcile.state import WALK as RECONCILE
 from consumer.sync.reconcile.state import take_over
 from consumer.sync.role import ApplicationSync, SyncPolicy
 from tests.sync.conftest import World, counted_by
-from tests.sync.reconciling import listing, order
+from tests.sync.reconciling import events_walked, listing, order
 
 
 def sync(world: World, holder: str) -> ApplicationSync:
@@ -111,6 +111,7 @@ async def test_a_limited_reconcile_acts_on_what_it_finds(world: World) -> None:
 
 async def test_the_first_reconcile_of_all_ships_no_history_whoever_makes_it(world: World) -> None:
     # case: B30
+    await events_walked(world)
     historic = [{"id": f"ord_{number}", "order_id": f"H-{number}", "status": "PAID"} for number in range(523)]
     world.service.lists["/v1/orders"] = listing(historic)
     one, two = sync(world, "one"), sync(world, "two")

@@ -25,6 +25,7 @@ FIGURES = (
     "published",
     "made",
     "baseline",
+    "early",
     "adopted",
     "unplaced",
     "unplaced_paid",
@@ -51,7 +52,8 @@ def reconcile(
 ) -> None:
     """One walk of orders, subscriptions and payments: what differs is published as observations.
 
-    The very first walk remembers the orders that are there already, and acts on none of them; --max-changes does.
+    The very first walk remembers the orders that are there already, and acts on none of them; so does each before any
+    walk of the events (`sync`, `backfill`) has begun. --max-changes does.
     """
     raise typer.Exit(run(_reconcile(dry_run, max_changes, application, Output(as_json))))
 
@@ -131,12 +133,13 @@ def _say_baseline(report: DriftReport, output: Output) -> None:
     if not report.baseline and not report.adopted:
         return
     verb, adopted = ("would be ", "would be adopted") if report.dry_run else ("", "adopted")
+    where = "no walk of the events has begun here" if report.early else "the first walk here"
     output.line(
-        f"  the first walk here: {report.baseline} order(s) and payment(s) {verb}remembered as they are and not acted "
+        f"  {where}: {report.baseline} order(s) and payment(s) {verb}remembered as they are and not acted "
         f"on, {report.adopted} live subscription(s) {adopted}"
     )
     if report.dry_run:
-        output.line("  `--max-changes N`, said before the first walk, acts on them instead")
+        output.line("  `--max-changes N`, said before any other walk, acts on them instead")
 
 
 def _braked(report: DriftReport) -> str:

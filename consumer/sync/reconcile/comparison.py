@@ -147,7 +147,8 @@ class Comparison:
             before, said = last.get(one.object_id), told.get(one.key, {})
             drift = compare(one, before, said)
             is_history = terms.baseline and before is None and not said
-            if is_history and kind != "subscription":
+            is_early = terms.is_early and kind == "order" and weighs(one, before, drift)
+            if (is_history and kind != "subscription") or is_early:
                 remembered.append(one)
                 continue
             if is_history and drift is Drift.UNKNOWN:

@@ -130,7 +130,8 @@ class DriftReport:
 
     `changes`: by kind, the differences that weigh and are counted; `made`: how many of them were published; `weighing`:
     all that weigh, also what is unknown and is not counted while a gap is open, unless a limit is said.
-    `baseline`: how many were only remembered, `adopted`: the live subscriptions of that walk (see Reconcile.once).
+    `baseline`: how many were only remembered, `early` if no walk of the events has begun here; `adopted`: the live
+    subscriptions of that walk (see Reconcile.once).
     `unplaced`: records without the id they are kept by, `unplaced_ids` the service's ids of the first twenty. `absent`:
     live ones that the list does not show; they are read singly and never judged by their absence (B21). `seen_live`:
     known live subscriptions that were listed. `complete`: all lists were walked. `differences` are the first thousand.
@@ -145,6 +146,7 @@ class DriftReport:
     published: int = 0
     made: int = 0
     baseline: int = 0
+    early: bool = False
     adopted: int = 0
     unplaced: int = 0
     unplaced_paid: int = 0

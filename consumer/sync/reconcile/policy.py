@@ -28,9 +28,11 @@ class ReconcilePolicy:
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """What one walk may do: see Reconcile.once. `began`: when it did. `has_gap`: events were forgotten unread before
-    it began, which explains orders and subscriptions that nobody has heard of."""
+    it began, which explains orders and subscriptions that nobody has heard of. `is_early`: no walk of the events has
+    begun here, so it is not said yet from when on orders are ours."""
 
     began: datetime
     max_changes: int | None
     baseline: bool
     has_gap: bool
+    is_early: bool = False

@@ -15,6 +15,7 @@ import structlog
 from consumer.payments import Priority
 from consumer.runtime.loop import WokenStage
 from consumer.sync.application import Application
+from consumer.sync.backfill.cutover import Began
 from consumer.sync.identity import Identity
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.comparison import Comparison
@@ -77,9 +78,10 @@ class Reconcile(WokenStage):
         ledger knows nothing of are remembered as they are and not published, because somebody else has acted on them
         already. What is paid from now on differs from that, and brings its event. Subscriptions are adopted (case
         B19). Later, what is unknown is acted on, and weighs like any other change unless a gap explains it: the
-        baseline may have seen a list that was cut short. `max_changes` says that it is to be acted on from the first
-        walk on, and counts it always. Without `leads` the walk leaves no bookmark: observations carry versions, so two
-        walks at once do no harm.
+        baseline may have seen a list that was cut short. Before any walk of the events has begun, orders that were paid
+        meanwhile are remembered, too: that one says from when on they are ours. `max_changes` says that it is to be
+        acted on from the first walk on, and counts it always. Without `leads` the walk leaves no bookmark: observations
+        carry versions, so two walks at once do no harm.
 
         Payments come last and weigh nothing: the bookmark is kept before them. Where they cannot be read, this raises,
         and the leader tries them again alone.
@@ -89,13 +91,16 @@ class Reconcile(WokenStage):
         await self._identity.check(remember=leads and not dry_run, priority=Priority.RECONCILE)
         async with self._app.database.reading() as session:
             before = await load_state(session, self._app.name)
-        report = self.report = DriftReport(application=self._app.name, dry_run=dry_run)
+            events_walked = (await Began.of(session, self._app.name)).began is not None
         is_unlimited = max_changes is None
+        is_early = is_unlimited and not events_walked
+        report = self.report = DriftReport(application=self._app.name, dry_run=dry_run, early=is_early)
         terms = Terms(
             began=began,
             max_changes=max_changes,
             baseline=is_unlimited and not before.baselined,
             has_gap=before.gap_at is not None,
+            is_early=is_early,
         )
         report = self.report = await self._comparison.weigh(report, terms)
         await self._comparison.ask_absent(report, began)
@@ -182,7 +187,7 @@ class Reconcile(WokenStage):
                 paid=report.unplaced_paid,
                 ids=report.unplaced_ids,
             )
-        if terms.baseline and not report.dry_run:
+        if (terms.baseline or terms.is_early) and not report.dry_run:
             log.info(
                 "reconcile_baseline",
                 remembered=report.baseline,

@@ -194,6 +194,9 @@ async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:
     assert (first["drifted"], first["baseline"] >= 2) == (False, True), "what is there at first is history"
     assert (await operator.answer("reconcile"))["walks"][0]["published"] == 0
     operator.pay_orders(2)
+    [early] = (await operator.answer("reconcile", "--dry-run"))["walks"]
+    assert (early["drifted"], early["early"]) == (False, True), "nothing has walked the events: whose are they?"
+    await operator.answer("backfill")
     found = await operator.answer("reconcile", "--dry-run", exits=3)
     assert found["walks"][0]["drifted"]
     assert {one["object_id"] for one in found["walks"][0]["differences"] if one["kind"] == "order"}

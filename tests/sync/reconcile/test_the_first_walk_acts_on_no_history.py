@@ -6,10 +6,11 @@ import pytest
 
 from consumer.ledger.reading import sync_state
 from consumer.sync.backfill import silence
+from consumer.sync.backfill.cutover import Began
 from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.reconcile.state import WALK
 from tests.sync.conftest import World, counted_by
-from tests.sync.reconciling import baselined, lists, order, reconcile, remembered, seen, subscription
+from tests.sync.reconciling import baselined, events_walked, lists, order, reconcile, remembered, seen, subscription
 
 
 async def test_what_the_baseline_remembers_is_neither_drift_nor_braked(world: World) -> None:
@@ -27,6 +28,35 @@ async def test_what_the_baseline_remembers_is_neither_drift_nor_braked(world: Wo
     assert {key.partition(":")[0] for key, _ in await seen(world)} == {"subscription"}
     assert counted_by(world.metrics, "drift", "default", "unknown") == 0
     assert (await stage.once(max_changes=0)).braked is False
+
+
+async def test_before_any_walk_of_the_events_the_second_one_acts_on_no_order_either(world: World) -> None:
+    """The nightly walk of a shop that is being taken over shipped what the old system had shipped that day."""
+    # case: B30
+    async with world.database.transaction() as session:
+        await Began().keep(session, "default", now=world.clock.now())
+    lists(world, orders=[order(1), order(2)], subscriptions=[subscription(1)])
+    stage = reconcile(world)
+    assert (await stage.once()).baseline == 2
+    lists(world, orders=[order(1, "PAID"), order(2), order(3, "PAID")], subscriptions=[subscription(1, "PAST_DUE")])
+    tried = await stage.once(dry_run=True)
+    assert (tried.early, tried.baseline, tried.changes["order"]) == (True, 2, 0)
+    report = await stage.once()
+    assert (report.baseline, report.changes["order"], report.braked) == (2, 0, False)
+    assert {key for key, _ in await seen(world)} == {"subscription:sub_1"}, "access follows state"
+    await events_walked(world)
+    assert (await stage.once()).published == 0, "what was remembered is as it was"
+    lists(world, orders=[order(1, "PAID"), order(2, "PAID"), order(3, "PAID")])
+    assert (await stage.once()).published == 1
+    assert ("order:A-2", "PAID") in await seen(world), "paid since then"
+
+
+async def test_who_says_a_limit_has_it_acted_on_before_any_walk_of_the_events(world: World) -> None:
+    # case: B30, B31
+    async with world.database.transaction() as session:
+        await Began().keep(session, "default", now=world.clock.now())
+    lists(world, orders=[order(1, "PAID")])
+    assert (await reconcile(world).once(max_changes=1)).made == 1
 
 
 async def test_a_first_walk_that_was_limited_and_braked_leaves_the_baseline_to_be_made(world: World) -> None:
