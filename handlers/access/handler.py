@@ -249,7 +249,8 @@ async def _lease_over(event: Event, ctx: Context, policy: Policy, id_: str, due:
 
 
 async def _still_unmapped(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
-    """Look again whether the price has a mapping by now (case A32)."""
+    """Look again whether the price has a mapping by now (case A32). Where somebody asked for it (`wait_s` 0), the
+    retries that began with the finding go on, and no others begin."""
     found = await ctx.locked(AccessSubscription, application=ctx.application, subscription_id=id_)
     if found is None:
         return
@@ -260,9 +261,11 @@ async def _still_unmapped(event: Event, ctx: Context, policy: Policy, id_: str) 
         if sub.customer is not None:
             await recompute(ctx, sub.customer, policy, Cause(event_id=event.id, at=event.received_at, kind=Kind.TIMER))
         return
+    waited = event.find("/data/wait_s")
     if not await seen(ctx, FINDINGS, "unmapped_price", [id_]):
         await show_unmapped(ctx, id_, sub, event.received_at)
-    waited = event.find("/data/wait_s")
+    elif not waited:
+        return
     doubled = 2 * timedelta(seconds=waited if isinstance(waited, int | float) else 0)
     wait = min(policy.unmapped_retry_max, max(policy.unmapped_retry, doubled))
     wake(ctx, id_, "unmapped", event.received_at + wait, wait.total_seconds())

@@ -115,6 +115,24 @@ async def test_a_recheck_does_not_wait_for_the_timer(shop_with: Callable[..., Sh
     assert await shop.findings() == set()
 
 
+async def test_rechecks_add_no_chain_of_looks_of_their_own(shop_with: Callable[..., Shop]) -> None:
+    """Each added one for every subscription that waited, an event an hour, for as long as it did."""
+    # case: A32
+    shop = shop_with(entitlements={"other": ["pro"]})
+    await shop.reads("ACTIVE")
+    for _ in range(3):
+        await shop.pass_time(minutes=7)
+        await shop.word("access.recheck", "object:access")
+        await shop.relay()
+    await shop.pass_time(hours=6)
+    timers = len(shop.of_type("access.subscription_due"))
+    await shop.pass_time(hours=6)
+    assert len(shop.of_type("access.subscription_due")) - timers == 6, "one an hour"
+    shop.options = {"entitlements": {"svc_price_monthly": ["pro"]}}
+    await shop.pass_time(hours=1, minutes=1)
+    assert shop.effects == ["granted pro"]
+
+
 async def test_a_mapping_that_vanished_takes_nothing_away(shop_with: Callable[..., Shop]) -> None:
     # case: A32, G7
     shop = shop_with(entitlements={"svc_price_monthly": ["pro"]})
