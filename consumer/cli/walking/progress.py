@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from consumer.cli.output import to_nowhere
 from consumer.document import printable
 from consumer.lists import progress as walk_progress
 
@@ -78,7 +79,15 @@ class Bar:
         if self._is_bar:
             self._bar.console.print(line, markup=False, highlight=False, emoji=False, soft_wrap=True)
         else:
+            self._echo(line)
+
+    def _echo(self, line: str) -> None:
+        """A line to stderr. The work goes on where nobody reads any more (`… 2>&1 | head -1`), or nothing can be
+        written."""
+        try:
             typer.echo(line, err=True)
+        except OSError:  # nobody is left to be told
+            to_nowhere(sys.stderr)
 
     def _now_and_then(self, text: str) -> None:
         if not self._is_bar and self._monotonic() - self._said_at >= SAY_EVERY_S:

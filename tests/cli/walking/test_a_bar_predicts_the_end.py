@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from consumer.cli.walking.progress import SAY_EVERY_S, ProgressBar, remaining_s, shown_duration
@@ -41,3 +44,15 @@ def test_a_short_walk_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
         clock.advance(SAY_EVERY_S / 2)
         bar.walked(Progress(pages=1, listed=1, published=0))
     assert capsys.readouterr().err == ""
+
+
+def test_a_walk_goes_on_when_nobody_reads_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `consumer replay apply … 2>&1 | head -1`: the plan was left half applied."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    clock = DrivenClock()
+    with os.fdopen(writes, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with ProgressBar("shop", monotonic=clock.monotonic) as bar:
+            bar.say("nobody reads this")
+            bar.say("nor this")
