@@ -21,6 +21,7 @@ from consumer.payments import (
 from consumer.payments import Limits as BudgetLimits
 from consumer.settings import ApplicationSettings, Settings
 from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.traces import Tracing
 
 
 def budget_limits(settings: Settings) -> BudgetLimits:
@@ -52,6 +53,7 @@ def payments_client(
     store: BudgetStore,
     clock: Clock,
     metrics: Metrics,
+    tracing: Tracing,
     on_session: OnSession,
     on_evidence: OnEvidence | None,
 ) -> PaymentsClient | None:
@@ -64,6 +66,8 @@ def payments_client(
         code = attempt.code or str(attempt.status)
         metrics.api_calls.labels(attempt.application, attempt.route, code).inc()
         metrics.api_seconds.labels(attempt.route).observe(attempt.duration_s)
+        if tracing.is_on:
+            tracing.called(attempt.duration_s, _about(attempt), failed=attempt.code)
 
     def waited(priority: Priority, seconds: float) -> None:
         metrics.api_waits.labels(priority.name.lower()).observe(seconds)
@@ -81,3 +85,18 @@ def payments_client(
         on_attempt=attempted,
         on_circuit=lambda state: metrics.circuit_open.labels(application.name).set(1 if state.is_open else 0),
     )
+
+
+def _about(attempt: Attempt) -> dict[str, str]:
+    """What a span says of a request: whose it was, for which stage, and what came; the id under which the service knows
+    it. Pure."""
+    found = {
+        "application": attempt.application,
+        "method": attempt.method,
+        "route": attempt.route,
+        "priority": attempt.priority.name.lower(),
+        "attempt": str(attempt.number),
+        "status": None if attempt.status is None else str(attempt.status),
+        "request_id": attempt.request_id,
+    }
+    return {name: value for name, value in found.items() if value is not None}

@@ -232,6 +232,7 @@ class App:
                     store=store,
                     clock=self.clock,
                     metrics=self.metrics,
+                    tracing=self.tracing,
                     on_session=registering(self.database, one.name, self.clock),
                     on_evidence=asking(self.database, one.name, self.clock),
                 )

@@ -1,5 +1,6 @@
 """Traces: one trace per delivery, made here and carried in the record's header through every stage. Its spans:
 `receive`, of `serve`; of `work` a `take` of each event that it stored, and a `run` of each attempt of its dispatcher.
+A `call` of the service's API is a trace of its own: one page is about many webhooks.
 
 An inbound `traceparent` comes from outside: it is linked, never taken as the parent (case I24). Without an exporter
 nothing is recorded and only ids are made, so that logs of all stages can still be joined by trace.
@@ -90,7 +91,18 @@ class Tracing:
     ) -> None:
         """A span of what ended just now, and took so long, below a record's `traceparent`; none where that is none.
         `failed`: the code of why."""
-        if self._tracer is None or parsed(parent) is None:
+        if parsed(parent) is not None:
+            self._done(name, parent, seconds, attributes, failed)
+
+    def called(self, seconds: float, attributes: Attributes, *, failed: str | None = None) -> None:
+        """A trace of its own of one call of the service's API that ended just now, and took so long. `failed`: as of
+        `done`."""
+        self._done("call", None, seconds, attributes, failed)
+
+    def _done(
+        self, name: str, parent: str | None, seconds: float, attributes: Attributes, failed: str | None
+    ) -> None:  # fmt: skip
+        if self._tracer is None:
             return
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
@@ -98,7 +110,7 @@ class Tracing:
         span = self._tracer.start_span(
             name,
             context=_context(parent),
-            kind=SpanKind.CONSUMER,
+            kind=SpanKind.CLIENT if parent is None else SpanKind.CONSUMER,
             attributes=attributes,
             start_time=ended - int(seconds * 1e9),
         )

@@ -56,6 +56,9 @@ async def test_from_the_port_to_the_handler_it_is_one_trace(tmp_path: Path) -> N
     received = {span["traceId"]: span["spanId"] for _, span, _ in seen if span["name"] == "receive"}
     assert {said["application"] for _, _, said in seen} == {"default"}
     taken = {said["type"]: span for _, span, said in seen if span["name"] == "take"}
+    calls = [(role, said) for role, span, said in seen if span["name"] == "call"]
+    asked = {(role, said["priority"], said["route"], said.get("status")) for role, said in calls}
+    assert ("sync", "backfill", "/v1/events", "200") in asked
     [(role, shipped, said)] = [one for one in seen if one[2].get("handler") == "warehouse:ship"]
     assert (role, shipped["name"], said["type"], said["status"]) == ("work", "run", "fulfilment.requested", "succeeded")
     assert shipped["traceId"] in received, "the trace of a webhook"

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import StatusCode
+from opentelemetry.trace import SpanKind, StatusCode
 
 from consumer.telemetry.otlp import OtlpExporter, encoded
 from consumer.telemetry.traces import parsed, start_tracing
@@ -84,6 +84,17 @@ def test_what_no_delivery_began_or_what_is_not_kept_of_it_has_no_span(traceparen
     tracing = start_tracing(exporter, role="work", version="1", batch=False)
     tracing.done("run", traceparent, 0.1, {"handler": "a:b"})
     assert exporter.get_finished_spans() == ()
+    tracing.stop()
+
+
+def test_a_call_of_the_service_is_a_trace_of_its_own() -> None:
+    exporter = InMemorySpanExporter()
+    tracing = start_tracing(exporter, role="sync", version="1", batch=False)
+    tracing.called(0.5, {"route": "/v1/events"}, failed="rate_limited")
+    start_tracing(None, role="sync", version="1").called(0.5, {"route": "/v1/events"})
+    [span] = exporter.get_finished_spans()
+    assert (span.name, span.kind, span.parent) == ("call", SpanKind.CLIENT, None)
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "rate_limited")
     tracing.stop()
 
 

@@ -25,6 +25,7 @@ from consumer.sync.api import ApplicationApi
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.role import ApplicationSync
 from consumer.telemetry.metrics import Metrics
+from consumer.telemetry.traces import Tracing
 
 CONNECT_S = 15.0
 
@@ -99,6 +100,7 @@ async def opened_apis(
             store=store,
             clock=clock,
             metrics=metrics,
+            tracing=Tracing(),
             on_session=_unregistered if database is None else registering(database, one.name, clock),
             on_evidence=None,  # one-shot commands look; they create and cancel nothing
         )
