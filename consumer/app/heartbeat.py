@@ -25,8 +25,8 @@ from consumer.ledger import Database, processes
 from consumer.ledger.engine.applied import SchemaWatch
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import Proof, Pulse
-from consumer.retry import Lasting
 from consumer.telemetry.internal import Readiness
+from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
 BEAT_EVERY_S = 5.0
@@ -64,7 +64,7 @@ class Heartbeat:
         self._started_at: datetime | None = None
         self._was: tuple[bool, datetime] | None = None
         self._counted: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_BEATS)
-        self._lasting = Lasting()
+        self._unstored = Condition("heartbeat_not_stored")
         self._refused: ConsumerError | None = None
         self._died_of: str | None = None
 
@@ -135,14 +135,10 @@ class Heartbeat:
             async with asyncio.timeout(LIMIT_S):
                 await step()
         except (ConsumerError, TimeoutError, OSError) as error:
-            code = code_of(error)
-            if self._lasting.says(code):
-                _log.warning("heartbeat_not_stored", code=code, for_s=self._lasting.for_s)
-            self._refused = error if isinstance(error, ConsumerError) else LedgerUnavailable(reason=code)
+            self._unstored.lasts(error)
+            self._refused = error if isinstance(error, ConsumerError) else LedgerUnavailable(reason=code_of(error))
         else:
-            if self._lasting.code is not None:
-                _log.info("heartbeat_stored_again", was=self._lasting.code, after_s=self._lasting.for_s)
-            self._lasting.over()
+            self._unstored.over()
             self._refused = None
 
     async def _beat(self) -> None:

@@ -73,4 +73,4 @@ async def test_who_never_had_a_ledger_does_not_say_at_its_end_that_it_is_back(
         await eventually(is_told, within_s=20)
         stop.set()
         await running
-    assert "heartbeat_stored_again" not in stream.getvalue()
+    assert "heartbeat_not_stored_over" not in stream.getvalue()

@@ -17,7 +17,6 @@ from consumer.errors import code_of
 from consumer.ledger import Database, log_memory, log_positions
 from consumer.ledger.handling import events, outbox
 from consumer.ledger.log_memory import TopicMemory
-from consumer.retry import Lasting
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
@@ -60,7 +59,7 @@ class LogWatch:
         self._on_replaced = on_replaced
         self._size = size
         self._topics = topics
-        self._lasting = Lasting()
+        self._unseen = Condition("log_not_looked_at")
         self._shown_s = clock.monotonic()
         self._unknown = Condition("topics_not_looked_at")
 
@@ -90,14 +89,11 @@ class LogWatch:
                     await self._on_replaced(replaced_at)
         except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
             code = "no_answer" if isinstance(error, TimeoutError) else code_of(error)
-            if self._lasting.says(code):
-                _log.warning("log_not_looked_at", code=code, for_s=self._lasting.for_s)
+            self._unseen.lasts(code)
             if self._clock.monotonic() - self._shown_s > SHOWN_FOR_S:
                 self._forget()
         else:
-            if self._lasting.code is not None:
-                _log.info("log_looked_at_again", was=self._lasting.code, after_s=self._lasting.for_s)
-            self._lasting.over()
+            self._unseen.over()
 
     async def _try_topics(self) -> None:
         """Who may not look at topics is blind for them alone."""
