@@ -102,11 +102,8 @@ class Guard:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """No connection leaves the process meanwhile. Raises the first refusal at the end."""
-        listen(self._hear)
-        try:
+        with self.noting():
             yield
-        finally:
-            forget(self._hear)
         self.judge()
 
     @contextmanager

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 
-import orjson
 from sqlalchemy import Table, func, or_, select, update
 
-from consumer.events import Event, Source
+from consumer.events import Event
 from consumer.ledger import Database
+from consumer.ledger.handling import outbox
 from consumer.ledger.tables import OutboxRow
-from consumer.wire import own_event
 
 _OUTBOX: Table = OutboxRow.__table__
 
@@ -26,15 +25,7 @@ class Emitted(Event):
 
 def emitted(row: OutboxRow) -> Emitted:
     """The event in a row of the outbox."""
-    event = own_event(
-        application=row.application,
-        id=row.event_id,
-        type=row.type,
-        key=row.key,
-        source=Source.RELAY,
-        at=row.created_at,
-        data=orjson.loads(row.data),
-    )
+    event = outbox.derived_event(row)
     is_held = row.not_before is not None and row.not_before > row.created_at
     values = {one.name: getattr(event, one.name) for one in fields(Event)}
     return Emitted(**values, not_before=row.not_before if is_held else None)

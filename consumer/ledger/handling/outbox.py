@@ -148,7 +148,7 @@ _GIVEN_SOME = Given(_OUTBOX, _NAMES, {
 }, alike=["created_at", "by_then"])  # fmt: skip
 
 
-def derived_event(row: Row[Any]) -> Event:
+def derived_event(row: Row[Any] | OutboxRow) -> Event:
     """A row as the event that it is, the same wherever it is made: its body byte for byte. Pure."""
     return own_event(
         application=row.application,
