@@ -70,13 +70,10 @@ class Registry:
     def with_absent(self, known: Iterable[HandlerRow]) -> Registry:
         """The same registry, aware of what the ledger knows of broken plugins."""
         broken = {plugin.plugin for plugin in self.broken}
-        return self._with(one for one in known if one.plugin in broken)
+        return self.with_newer(one for one in known if one.plugin in broken)
 
     def with_newer(self, known: Iterable[HandlerRow]) -> Registry:
         """The same registry, aware of what newer processes brought."""
-        return self._with(known)
-
-    def _with(self, known: Iterable[HandlerRow]) -> Registry:
         absent = [
             Handler(
                 name=one.name,
