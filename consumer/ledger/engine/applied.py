@@ -5,7 +5,6 @@ what is wrong."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -13,17 +12,10 @@ from sqlalchemy import Table, func, select, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.errors import (
-    CollationChanged,
-    ConsumerError,
-    DatabaseNotUtf8,
-    LedgerError,
-    SchemaIncompatible,
-    SchemaOutdated,
-)
-from consumer.ledger.engine.branches import branches, of_merchants
+from consumer.errors import CollationChanged, ConsumerError, LedgerError
+from consumer.ledger.engine.branches import branches
 from consumer.ledger.engine.database import Database, translated
-from consumer.ledger.engine.shape import missing_of, owner_of
+from consumer.ledger.engine.shape import missing_of, refusal, require_utf8
 from consumer.ledger.tables import RevisionRow
 
 _REVISIONS: Table = RevisionRow.__table__
@@ -69,35 +61,11 @@ def _revisions_here() -> set[str]:
     return {one for folder in folders for path in folder.glob("*.py") for one in _ID.findall(path.read_text())}
 
 
-def refusal(missing: Collection[str], lacking: Sequence[str], unknown: Collection[str]) -> LedgerError | None:
-    """What keeps this version from these tables; None where they suit. `missing`: its revisions that were not run.
-    `lacking`: what the tables do not give. `unknown`: revisions that were run, and that it does not have. Pure, but for
-    the names of the branches. Where a merchant's models are ahead of its migrations no version gives what they need."""
-    if missing:
-        return SchemaOutdated(missing=",".join(sorted(missing)))
-    if not lacking:
-        return None
-    told, labels = ",".join(lacking), branches().keys()
-    owners = {owner_of(one, labels) for one in lacking}
-    plugins = sorted(owner for owner in owners if owner in of_merchants())
-    if len(plugins) < len(owners) or any(one.rpartition("_")[0] in plugins for one in unknown):
-        return SchemaIncompatible(lacking=told)
-    cures = " and ".join(f"`consumer db revision {plugin} -m TEXT`" for plugin in plugins)
-    text = f"The models of {', '.join(plugins)} need what no migration makes: {cures} writes it, `db upgrade` runs it."
-    return SchemaIncompatible(text, lacking=told)
-
-
 async def look_at_encoding(database: Database) -> None:
     """Raises DatabaseNotUtf8, LedgerUnavailable and its kin."""
     if database.dialect == "postgresql":
         async with database.reading() as session:
             require_utf8(str(await session.scalar(text("SHOW server_encoding"))))
-
-
-def require_utf8(encoding: str) -> None:
-    """Raises DatabaseNotUtf8. SQL_ASCII counts bytes for characters, others lack some."""
-    if encoding != "UTF8":
-        raise DatabaseNotUtf8(encoding=encoding)
 
 
 async def look_at_collation(database: Database) -> None:

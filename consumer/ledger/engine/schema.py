@@ -31,13 +31,12 @@ from consumer.errors import (
     SchemaOutdated,
 )
 from consumer.ledger.engine import revisions
-from consumer.ledger.engine.applied import refusal, require_utf8
 from consumer.ledger.engine.branches import GROUP as GROUP
 from consumer.ledger.engine.branches import LEDGER as LEDGER
 from consumer.ledger.engine.branches import branches as branches
 from consumer.ledger.engine.database import Database, is_unavailable, translated
 from consumer.ledger.engine.grants import require_grants
-from consumer.ledger.engine.shape import missing_of
+from consumer.ledger.engine.shape import missing_of, refusal, require_utf8
 
 _LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for each other
 TRIES: Final = 10

@@ -1,4 +1,4 @@
-"""Shape: whether the tables of a database give what this code needs, whatever its revisions are called (case O9).
+"""Shape: whether a database and its tables give what this code needs, whatever its revisions are called (case O9).
 
 A database may be ahead of the code. Most steps ahead harm nobody: a new table, a new column that may be left out. One
 that renamed or dropped a column, or that asks for a value this code does not know of, does.
@@ -6,13 +6,15 @@ that renamed or dropped a column, or that asks for a value this code does not kn
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Table, inspect
 from sqlalchemy.engine import Connection
 from sqlmodel import SQLModel
 
+from consumer.errors import DatabaseNotUtf8, LedgerError, SchemaIncompatible, SchemaOutdated
+from consumer.ledger.engine.branches import branches, of_merchants
 from consumer.ledger.tables import LedgerRow
 
 TOLD_MAX: Final = 5
@@ -30,6 +32,30 @@ def missing_of(connection: Connection, labels: Collection[str]) -> tuple[str, ..
 def owner_of(lacking: str, labels: Collection[str]) -> str | None:
     """The branch whose table a line of `missing_of` is about; None for one of the ledger's."""
     return max((label for label in labels if lacking.startswith(f"{label}_")), key=len, default=None)
+
+
+def refusal(missing: Collection[str], lacking: Sequence[str], unknown: Collection[str]) -> LedgerError | None:
+    """What keeps this version from these tables; None where they suit. `missing`: its revisions that were not run.
+    `lacking`: what the tables do not give. `unknown`: revisions that were run, and that it does not have. Pure, but for
+    the names of the branches. Where a merchant's models are ahead of its migrations no version gives what they need."""
+    if missing:
+        return SchemaOutdated(missing=",".join(sorted(missing)))
+    if not lacking:
+        return None
+    told, labels = ",".join(lacking), branches().keys()
+    owners = {owner_of(one, labels) for one in lacking}
+    plugins = sorted(owner for owner in owners if owner in of_merchants())
+    if len(plugins) < len(owners) or any(one.rpartition("_")[0] in plugins for one in unknown):
+        return SchemaIncompatible(lacking=told)
+    cures = " and ".join(f"`consumer db revision {plugin} -m TEXT`" for plugin in plugins)
+    text = f"The models of {', '.join(plugins)} need what no migration makes: {cures} writes it, `db upgrade` runs it."
+    return SchemaIncompatible(text, lacking=told)
+
+
+def require_utf8(encoding: str) -> None:
+    """Raises DatabaseNotUtf8. SQL_ASCII counts bytes for characters, others lack some."""
+    if encoding != "UTF8":
+        raise DatabaseNotUtf8(encoding=encoding)
 
 
 def needed(labels: Collection[str]) -> Iterable[Table]:
