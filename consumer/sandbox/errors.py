@@ -36,11 +36,10 @@ class StorageBroken(SandboxError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One row of the error table: HTTP status and message. `documented` is false where the spec shows no such row."""
+    """One row of the error table: HTTP status and message."""
 
     status: int
     message: str
-    documented: bool = True
 
 
 PROBLEMS: dict[str, Problem] = {
@@ -69,18 +68,18 @@ PROBLEMS: dict[str, Problem] = {
     "plan_limit_reached": Problem(429, "The merchant created 50 new plans in the last 24 hours."),
     "rate_limited": Problem(429, "Too many requests."),
     # Not shown by the spec; see the assumptions `not_found_answer`, `idempotency_reuse`, `missing_idempotency_key`.
-    "not_found": Problem(404, "No such record.", documented=False),
-    "idempotency_key_required": Problem(400, "A POST needs the header Idempotency-Key.", documented=False),
-    "idempotency_key_reused": Problem(409, "This Idempotency-Key was used with another request.", documented=False),
-    "method_not_allowed": Problem(405, "The method is not allowed here.", documented=False),
-    "unsupported_media_type": Problem(415, "Send Content-Type: application/json.", documented=False),
-    "payload_too_large": Problem(413, "The request body is too large.", documented=False),
-    "internal_error": Problem(500, "Something went wrong on our side.", documented=False),
-    "service_unavailable": Problem(503, "The service is unavailable for a moment.", documented=False),
+    "not_found": Problem(404, "No such record."),
+    "idempotency_key_required": Problem(400, "A POST needs the header Idempotency-Key."),
+    "idempotency_key_reused": Problem(409, "This Idempotency-Key was used with another request."),
+    "method_not_allowed": Problem(405, "The method is not allowed here."),
+    "unsupported_media_type": Problem(415, "Send Content-Type: application/json."),
+    "payload_too_large": Problem(413, "The request body is too large."),
+    "internal_error": Problem(500, "Something went wrong on our side."),
+    "service_unavailable": Problem(503, "The service is unavailable for a moment."),
     # Refusals of the control addresses and of the payer's side.
-    "conflict": Problem(409, "That is not possible in the present state.", documented=False),
-    "loopback_only": Problem(403, "The control addresses answer on loopback only.", documented=False),
-    "limit_reached": Problem(409, "The merchant has as many applications as it may have.", documented=False),
+    "conflict": Problem(409, "That is not possible in the present state."),
+    "loopback_only": Problem(403, "The control addresses answer on loopback only."),
+    "limit_reached": Problem(409, "The merchant has as many applications as it may have."),
 }
 
 PAGE_CODES: dict[str, str] = {
