@@ -119,3 +119,13 @@ async def test_nothing_lies_beyond_the_edge(address: str, browser: Browser, view
         await page.goto(f"{address}{path}")
         assert await page.evaluate(BEYOND) == [], path
     assert [one for one in complaints if "404" not in one] == []
+
+
+async def test_each_button_says_of_what_it_is(address: str, browser: Browser) -> None:
+    """To who hears the page, or goes from button to button: "Pause", twenty times, names no handler."""
+    page, _ = await signed_in(browser)
+    for path in ("dead", "findings"):
+        await page.goto(f"{address}{path}")
+        named = await page.get_by_role("main").get_by_role("button").evaluate_all("all => all.map(one => one.ariaLabel)")
+        assert len(named) > 1
+        assert len(set(named)) == len(named), named
