@@ -182,7 +182,7 @@ async def test_a_gap_found_after_a_command_began_is_not_healed_by_it(world: Worl
         async with world.database.transaction() as session:
             await silence.note_walk(session, "default", recovered=(), gap=True, token=99, now=after)
             await take_over(session, "default", token=99, now=after)
-            assert (await silence.delivery_health(session, "default")).gap_at == after
+            assert (await silence.DeliveryHealth.of(session, "default")).gap_at == after
 
     await leader.leader.once(meanwhile)
 
@@ -196,4 +196,4 @@ async def test_a_closed_gap_that_a_walk_of_the_events_put_back_is_closed_again(w
     async with world.database.transaction() as session:
         await silence.note_walk(session, "default", recovered=(), gap=True, token=99, now=before)
         await take_over(session, "default", token=99, now=world.clock.now())
-        assert (await silence.delivery_health(session, "default")).gap_at is None
+        assert (await silence.DeliveryHealth.of(session, "default")).gap_at is None

@@ -119,9 +119,9 @@ async def test_a_gap_is_open_until_a_reconcile_walk_that_began_after_it(database
     async with database.transaction() as session:
         await silence.note_walk(session, "default", recovered=(), gap=True, token=1, now=NOW)
         await silence.note_reconciled(session, "default", began=NOW - timedelta(seconds=1), token=1)
-        assert (await silence.delivery_health(session, "default")).gap_at == NOW
+        assert (await silence.DeliveryHealth.of(session, "default")).gap_at == NOW
         await silence.note_reconciled(session, "default", began=NOW + timedelta(seconds=1), token=1)
-        assert (await silence.delivery_health(session, "default")).gap_at is None
+        assert (await silence.DeliveryHealth.of(session, "default")).gap_at is None
 
 
 async def test_what_an_event_derived_is_open_while_it_waits_or_its_runs_are_not_done(database: Database) -> None:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from consumer.errors import LedgerUnavailable, WrongApplication
 from consumer.ledger.reading import hints
 from consumer.payments import Credentials
-from consumer.sync.backfill.silence import delivery_health
+from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.health.stalled import STAGES
 from consumer.sync.identity import Identity, Owner
 from consumer.sync.reconcile.state import load_state
@@ -119,7 +119,7 @@ async def test_a_log_that_was_lost_is_a_gap_unless_state_was_reconciled_since(
     assert not one.reconcile.wake.is_set(), "who does not lead leaves it to the one who does"
     await one.leader.once(lead)
     async with world.database.reading() as session:
-        assert (await delivery_health(session, "default")).gap_at == (at if is_gap else None)
+        assert (await DeliveryHealth.of(session, "default")).gap_at == (at if is_gap else None)
     assert one.reconcile.wake.is_set() is is_gap
 
 

@@ -112,8 +112,3 @@ async def note_left(session: AsyncSession, application: str, events: int, *, tok
     if events > await left_alone(session, application):
         await Left(events=events).keep(session, application, token=token, now=now)
     return await left_alone(session, application)
-
-
-async def note_seen_to(session: AsyncSession, application: str, now: datetime) -> None:
-    """The whole list was walked, and everything in it archived or acted on."""
-    await SeenTo(at=now).keep(session, application, now=now)

@@ -85,11 +85,6 @@ def silence_of(application: str, monotonic: Callable[[], float] = time.monotonic
     return Condition("webhooks_silent", level="error", monotonic=monotonic, application=application)
 
 
-async def delivery_health(session: AsyncSession, application: str) -> DeliveryHealth:
-    """What is known about an application now; for `status` too."""
-    return await DeliveryHealth.of(session, application)
-
-
 async def note_walk(
     session: AsyncSession,
     application: str,
@@ -104,7 +99,7 @@ async def note_walk(
     """Store what a walk tells, and say by `silent` whether webhooks are; what another process found lasts here.
     `heard_at`: when the newest webhook came that a read confirmed, as far as this process knows; the rest is in the
     ledger. Raises LeaseLost."""
-    before = await delivery_health(session, application)
+    before = await DeliveryHealth.of(session, application)
     since = before.last_webhook_at or now - LOOK_BACK
     recorded_at = await events.last_received(session, application, Source.WEBHOOK, since)
     noted_at = await heard.last(session, application)
@@ -130,14 +125,14 @@ async def note_walk(
 
 async def note_gap(session: AsyncSession, application: str, *, at: datetime, token: int) -> None:
     """Events were lost unread then, elsewhere than in the service's list: a gap like any other. Raises LeaseLost."""
-    before = await delivery_health(session, application)
+    before = await DeliveryHealth.of(session, application)
     if before.gap_at is None:
         await replace(before, gap_at=at).keep(session, application, token=token, now=at)
 
 
 async def note_reconciled(session: AsyncSession, application: str, *, began: datetime, token: int) -> None:
     """A reconcile walk that began then is complete: a gap found before is closed as far as it can be."""
-    before = await delivery_health(session, application)
+    before = await DeliveryHealth.of(session, application)
     if before.gap_at is not None and before.gap_at <= began:
         await replace(before, gap_at=None).keep(session, application, token=token, now=began)
         LOG.info("retention_gap_over", application=application)

@@ -130,7 +130,7 @@ class Backfill(WokenStage):
             left_alone = await self._note(report, tuple(begun.unannounced), now)
         elif options.sees_to_history:
             async with self.app.database.transaction() as session:
-                await cutover.note_seen_to(session, self.app.name, now)
+                await cutover.SeenTo(at=now).keep(session, self.app.name, now=now)
         if cut_over is not None and cut_over.is_first and not options.dry_run:
             await self.first_walk.begin(cut_over.at + self.first_walk.history)
         self._say(report, left_alone)

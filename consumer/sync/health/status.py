@@ -58,7 +58,7 @@ async def application_status(
     if app_id is None and not is_kept:
         return ApplicationStatus(application=application, has_credentials=False, hints=waiting)
     bookmark = await Bookmark.of(session, application)
-    delivery_health = await silence.delivery_health(session, application)
+    delivery_health = await silence.DeliveryHealth.of(session, application)
     reconciled = await sync_state.load(session, application, reconcile.WALK) or {}
     unplaced = reconciled.get("unplaced_paid")
     held_up = await stalled_stages(session, application, now)

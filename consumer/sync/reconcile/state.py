@@ -67,7 +67,7 @@ async def load_state(session: AsyncSession, application: str) -> ReconcileState:
     """How it stands."""
     kept = await sync_state.load(session, application, WALK) or {}
     healed = await Healed.of(session, application)
-    gap_at = (await silence.delivery_health(session, application)).gap_at
+    gap_at = (await silence.DeliveryHealth.of(session, application)).gap_at
     # A bookmark of an older version says nothing of a baseline: the walk that left it had made one.
     walked = {"ended": kept.get("began"), "baselined": kept.get("began") is not None}
     walked |= {"payments_baselined": kept.get("baselined", walked["baselined"])}

@@ -224,7 +224,7 @@ async def test_the_most_that_was_left_alone_is_told_until_somebody_has_seen_to_i
     assert await world.kept(cutover.LEFT) is None, "nothing is nothing to keep"
     assert [await left(events) for events in (3, 2, 3, 4, 0)] == [3, 3, 3, 4, 4]
     async with world.database.transaction() as session:
-        await cutover.note_seen_to(session, "default", AT)
+        await cutover.SeenTo(at=AT).keep(session, "default", now=AT)
         assert await cutover.left_alone(session, "default") == 0
     assert await left(0) == 0
 

@@ -20,7 +20,6 @@ from consumer.sync.backfill.silence import (
     WALK,
     DeliveryHealth,
     after_walk,
-    delivery_health,
     note_gap,
     note_reconciled,
     note_walk,
@@ -166,7 +165,7 @@ async def test_silent_webhooks_make_backfill_walk_more_often_until_one_is_heard(
     assert stage.interval_s == 10
     assert counted_by(world.metrics, "webhooks_silent", "default") == 1
     async with world.database.reading() as session:
-        assert (await delivery_health(session, "default")).silent_since is not None
+        assert (await DeliveryHealth.of(session, "default")).silent_since is not None
     assert said(stream) == ["webhooks_silent"]
     await stage.once()
     assert said(stream) == ["webhooks_silent"]
@@ -265,7 +264,7 @@ async def test_webhooks_that_always_come_after_the_walk_found_their_events_are_n
             assert counted_by(world.metrics, "webhooks_silent", "default") == 0
         world.clock.advance(60)
     async with world.database.reading() as session:
-        assert (await delivery_health(session, "default")).last_webhook_at is not None
+        assert (await DeliveryHealth.of(session, "default")).last_webhook_at is not None
     assert all(event.source is Source.BACKFILL for event in await recorded(world)), "the walk was always quicker"
 
     for number in range(30, 34):
@@ -314,7 +313,7 @@ async def test_confirmed_hints_are_heard_although_no_worker_records_them_and_are
     found = [event.id for event in await world.published()]
     assert sorted(found) == sorted({str(event["id"]) for event in listed}), "each once"
     async with world.database.reading() as session:
-        assert (await delivery_health(session, "default")).last_webhook_at is not None
+        assert (await DeliveryHealth.of(session, "default")).last_webhook_at is not None
 
 
 async def noted(world: World, heard_at: datetime | None = None, found: Sequence[str] = ()) -> DeliveryHealth:
@@ -323,7 +322,7 @@ async def noted(world: World, heard_at: datetime | None = None, found: Sequence[
         now = world.clock.now()
         await note_walk(session, "default", recovered=found, gap=False, heard_at=heard_at, token=1, now=now)
     async with world.database.reading() as session:
-        return await delivery_health(session, "default")
+        return await DeliveryHealth.of(session, "default")
 
 
 @pytest.mark.parametrize(("ago", "known"), [(timedelta(hours=23), True), (timedelta(hours=25), False)])
@@ -359,7 +358,7 @@ async def test_a_gap_stands_from_when_it_was_found_first_until_a_later_walk_of_s
     # case: B13
     async def gap_at() -> datetime | None:
         async with world.database.reading() as session:
-            return (await delivery_health(session, "default")).gap_at
+            return (await DeliveryHealth.of(session, "default")).gap_at
 
     with structlog.testing.capture_logs() as logs:
         for at in (NOW, NOW + MINUTE):

@@ -19,7 +19,7 @@ from consumer.reason import Reason
 from consumer.sync.backfill.catch_up import LOOK_PAGES_MAX, CatchUp, Coverage
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Telling
-from consumer.sync.backfill.silence import delivery_health
+from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.backfill.stage import Backfill
 from consumer.telemetry.metrics import Metrics
 from tests.sync.backfilling import backfill
@@ -222,7 +222,7 @@ async def test_every_listed_record_is_counted_as_what_it_is(world: World) -> Non
     assert counted_by(world.metrics, "events_history", "default") == 1
     assert [event.id[-1] for event in await world.published()] == ["1", "2", "3", "4"], "of one order the oldest first"
     async with world.database.reading() as session:
-        assert (await delivery_health(session, "default")).pending == ("evt_000003", "evt_000004")
+        assert (await DeliveryHealth.of(session, "default")).pending == ("evt_000003", "evt_000004")
 
 
 @pytest.mark.parametrize("options", [BackfillOptions(since=SINCE - timedelta(minutes=1)), BackfillOptions(seed=True)])

@@ -82,7 +82,7 @@ async def test_a_brake_is_raised_and_a_gap_closed_before_the_payments_are_read(w
     stage = reconcile(world, ReconcilePolicy(brake_min=10))
     await _without_payments(stage)
     async with world.database.reading() as session:
-        assert (await silence.delivery_health(session, "default")).gap_at is None
+        assert (await silence.DeliveryHealth.of(session, "default")).gap_at is None
     lists(world, orders=[order(number, "PAID") for number in range(30)])
     await _without_payments(stage)
     assert (await remembered(world)).braked

@@ -223,6 +223,6 @@ async def test_it_is_due_at_first_after_its_time_and_after_a_gap(world: World) -
     await stage.once()
     assert not await is_due()
     async with world.database.reading() as session:
-        assert (await silence.delivery_health(session, "default")).gap_at is None
+        assert (await silence.DeliveryHealth.of(session, "default")).gap_at is None
     world.clock.advance(6 * 3600)
     assert await is_due()
