@@ -32,6 +32,7 @@ from consumer.columns import among, unindexed
 from consumer.ledger import audit, tables
 from consumer.ledger.engine.counting import COUNT_MAX, numbered
 from consumer.ledger.handling import handlers, lanes
+from consumer.ledger.handling.events import is_of_type
 from consumer.ledger.handling.lanes import RunId
 from consumer.ledger.handling.runs import these
 from consumer.ledger.tables import AttemptRow, DeadLetterRow, EventRow, RunRow, RunStatus
@@ -218,9 +219,8 @@ def _event_type(wanted: DeadFilter) -> ScalarSelect[Any]:
     ):
         if value is not None:
             fits.append(unindexed(column) == value)
-    if (pattern := wanted.type) is not None:
-        kind = unindexed(_EVENTS.c.type)
-        fits.append(kind.startswith(pattern[:-1], autoescape=True) if pattern.endswith(".*") else kind == pattern)
+    if wanted.type is not None:
+        fits.append(is_of_type(unindexed(_EVENTS.c.type), wanted.type))
     return select(_EVENTS.c.type).where(*fits).limit(1).scalar_subquery()
 
 

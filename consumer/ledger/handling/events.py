@@ -248,7 +248,7 @@ def _passed_over(wanted: EventFilter, sought: Collection[str]) -> list[ColumnEle
         "event_id": lambda value: unindexed(_EVENTS.c.id) == value,
         "order_id": lambda value: unindexed(_EVENTS.c.order_id) == value,
         "subscription_id": lambda value: unindexed(_EVENTS.c.subscription_id) == value,
-        "type": _is_of_type,
+        "type": lambda value: is_of_type(unindexed(_EVENTS.c.type), value),
         "since": lambda value: value <= _RECEIVED_AT,
         "until": lambda value: value > _RECEIVED_AT,
     }
@@ -258,8 +258,8 @@ def _passed_over(wanted: EventFilter, sought: Collection[str]) -> list[ColumnEle
     return found if of_run == (None, None, None) else [*found, _has_run(*of_run)]
 
 
-def _is_of_type(pattern: str) -> ColumnElement[bool]:
-    kind = unindexed(_EVENTS.c.type)
+def is_of_type(kind: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
+    """Whether a type (its column, or `unindexed` of that) is the pattern's, where `order.*` is each that begins so."""
     return kind.startswith(pattern[:-1], autoescape=True) if pattern.endswith(".*") else kind == pattern
 
 

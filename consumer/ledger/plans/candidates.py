@@ -15,6 +15,7 @@ from consumer.columns import among, unindexed
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.engine.counting import each_of, up_to
 from consumer.ledger.handling import lanes
+from consumer.ledger.handling.events import is_of_type
 from consumer.ledger.plans.tables import Action
 from consumer.ledger.tables import EventRow, HintRow, OutboxRow, QuarantineRow, RunRow, RunStatus
 from consumer.wire import SEED
@@ -229,11 +230,7 @@ def _is_of(types: Collection[str], *, is_sought: bool) -> Any:
     column = _EVENTS.c.type if is_sought else unindexed(_EVENTS.c.type)
     if "*" in types:
         return true()
-    return or_(*[_type_is(column, one) for one in sorted(types)])
-
-
-def _type_is(column: ColumnElement[str], pattern: str) -> ColumnElement[bool]:
-    return column.startswith(pattern[:-1], autoescape=True) if pattern.endswith(".*") else column == pattern
+    return or_(*[is_of_type(column, one) for one in sorted(types)])
 
 
 def _not_seeded() -> tuple[ColumnElement[bool], ColumnElement[bool]]:
