@@ -130,10 +130,10 @@ async def require_handler(session: AsyncSession, name: str) -> None:
         raise UsageError("there is no such handler", handler=name[:100], near=near(name, known))
 
 
-def require_application(name: str, settings: Settings) -> None:
-    """Raise UsageError for an application that is not set up."""
+def require_application(name: str | None, settings: Settings) -> None:
+    """Raise UsageError for an application that is not set up; None is all of them."""
     known = [one.name for one in settings.applications]
-    if name not in known:
+    if name is not None and name not in known:
         raise UsageError("there is no such application", application=name[:100], known=", ".join(known) or None)
 
 
@@ -142,8 +142,7 @@ async def require_named(session: AsyncSession, settings: Settings, wanted: Event
     finger."""
     from consumer.console.belongings import require_known  # the built-in handlers' tables: only where nothing fits
 
-    if wanted.application is not None:
-        require_application(wanted.application, settings)
+    require_application(wanted.application, settings)
     if wanted.handler is not None:
         await require_handler(session, wanted.handler)
     if wanted.type is not None:
@@ -163,8 +162,7 @@ async def whose_keys(
     """(application, key) of what is the customer's. Raises UsageError, NotFound."""
     from consumer.console.belongings import require_known, whose  # the projections: only where it is asked
 
-    if application is not None:
-        require_application(application, settings)
+    require_application(application, settings)
     await require_known(session, "customer", customer, application)
     return await whose(session, customer, application)
 

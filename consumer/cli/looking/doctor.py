@@ -16,11 +16,11 @@ from consumer.broker import open_broker
 from consumer.checks import doctor as sync_doctor
 from consumer.checks.discovery import Proposal
 from consumer.checks.doctor import Check, Grade
-from consumer.cli.filters import Application
+from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import looking, run
 from consumer.clock import Clock, SystemClock
-from consumer.errors import BrokerError, ConsumerError, LedgerError, SettingsError, UsageError
+from consumer.errors import BrokerError, ConsumerError, LedgerError, SettingsError
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import look_at_collation, look_at_encoding, require_current
 from consumer.ledger.engine.database_time import shared_clock
@@ -42,8 +42,7 @@ def doctor(
 ) -> None:
     """Check settings, database, broker, handlers, clocks and credentials; exit 1 when one fails."""
     settings, problems = looking()
-    if application is not None and settings.application(application) is None:
-        raise UsageError("there is no such application", application=application)
+    require_application(application, settings)
     output = Output(as_json)
     checks, proposals = run(_examine(settings, problems, application, learn=learn, test_event=test_event))
     output.document(

@@ -43,8 +43,7 @@ async def look_up(settings: Settings, name: str, application: str | None) -> lis
         found = await find_shown(session, name, application=application)
         if found:
             return found
-        if application is not None:
-            require_application(application, settings)
+        require_application(application, settings)
         alike = await near(session, name, application=application)
     raise NotFound("nothing has this name", name=name[:100], near=", ".join(alike) or None)
 

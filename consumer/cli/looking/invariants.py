@@ -10,7 +10,7 @@ import typer
 
 from consumer.app.options import option_problems
 from consumer.cli.cures import who_fulfils
-from consumer.cli.filters import Application
+from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.cli.process import ledger, run, settings_for, settings_looking
@@ -18,7 +18,7 @@ from consumer.console.invariants.check import Check
 from consumer.console.invariants.cures import cure_of_all
 from consumer.console.invariants.report import Problem, Report, usdc
 from consumer.console.invariants.service import LastObservations, Service
-from consumer.errors import SettingsError, UsageError
+from consumer.errors import SettingsError
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.settings import Role, Settings
@@ -57,9 +57,8 @@ def invariants(
 
 
 async def _checked(settings: Settings, application: str | None, shippers: Sequence[str], *, read: bool) -> list[Report]:
+    require_application(application, settings)
     names = [one.name for one in settings.applications if application in (None, one.name)]
-    if not names:
-        raise UsageError("there is no such application", application=application)
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(ledger(settings, whole=True))
         service: Service = LastObservations(database)

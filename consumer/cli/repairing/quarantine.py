@@ -55,7 +55,7 @@ def list_quarantine(
         async with ledger(settings) as database, database.reading() as session:
             rows = await quarantine.newest(session, application=application, reason=reason, limit=limit)
             counted = await quarantine.count_since(session, EARLIEST, application)
-        if not rows and application is not None:
+        if not rows:
             require_application(application, settings)
         return [delivery_document(row) for row in rows], counted
 
@@ -193,7 +193,7 @@ def _say_none(as_json: bool, done: str) -> None:
 def _found(settings: Settings, chosen: Wanted) -> tuple[Sequence[QuarantineRow], bool]:
     """Those to do it to, and whether there are more than the limit. Raises UsageError, NotFound."""
     found = run(_rows(settings, chosen._replace(limit=chosen.limit + 1)))
-    if not found and chosen.application is not None:
+    if not found:
         require_application(chosen.application, settings)
     return found[: chosen.limit], len(found) > chosen.limit
 

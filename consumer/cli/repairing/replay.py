@@ -14,7 +14,9 @@ import typer
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
 from consumer.cli.filters import (
     Application,
+    Customer,
     EventId,
+    Fingerprint,
     HandlerName,
     Limit,
     Order,
@@ -26,11 +28,12 @@ from consumer.cli.filters import (
     more_line,
     page,
     parse_moment,
+    require_application,
     require_window,
 )
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, looking, run, settings_for, settings_looking
-from consumer.cli.repairing.replay_filter import check_names, check_words, parse_age, with_belongings
+from consumer.cli.repairing.replay_filter import check_words, parse_age, with_belongings
 from consumer.errors import ConsumerError, NotFound, PlanMoved, PlanOver, Terminated, UsageError
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.plans import items, plans
@@ -65,10 +68,10 @@ def plan_command(
     status: Status = None,
     order: Order = None,
     subscription: SubscriptionId = None,
-    customer: Annotated[str | None, typer.Option(help="The merchant's customer reference.")] = None,
+    customer: Customer = None,
     event: EventId = None,
     application: Application = None,
-    fingerprint: Annotated[str | None, typer.Option(help="Failures of the same kind and place.")] = None,
+    fingerprint: Fingerprint = None,
     reason_code: Annotated[str | None, typer.Option("--reason-code", help="The code runs ended with.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Also what succeeded; needs --handler, --reason.")] = False,
     new_effect_key: Annotated[
@@ -116,7 +119,7 @@ async def _plan(
         now = clock.now()
         wanted = replace(wanted, since=parse_moment(since, now), until=parse_moment(until, now))
         require_window(wanted.since, wanted.until, now)
-        check_names(wanted, settings)
+        require_application(wanted.application, settings)
         async with database.reading() as session:
             wanted = await with_belongings(session, wanted)
         with ReplayBar("planning") as bar:

@@ -14,7 +14,6 @@ from consumer.console.belongings import of_customer, of_subscription, require_kn
 from consumer.errors import UsageError
 from consumer.ledger.plans.candidates import PlanFilter
 from consumer.ledger.tables import RunStatus
-from consumer.settings import Settings
 
 _AGE: Final = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([smhdw]?)\Z", re.ASCII)
 _HOURS: Final = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
@@ -44,13 +43,6 @@ def check_words(
         checked_reason(reason)
     if new_effect_key and not force:
         raise UsageError("--new-effect-key goes with --force, --handler and --reason, also for what is dead")
-
-
-def check_names(wanted: PlanFilter, settings: Settings) -> None:
-    """Raises UsageError for an application that nobody has."""
-    known = [one.name for one in settings.applications]
-    if wanted.application is not None and wanted.application not in known:
-        raise UsageError("there is no such application", application=wanted.application, known=", ".join(known))
 
 
 async def with_belongings(session: AsyncSession, wanted: PlanFilter) -> PlanFilter:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent, stands_in
+from consumer.cli.filters import require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_for
 from consumer.console.operators.subjects import MARKED_PAID, require_known_order
@@ -35,8 +36,7 @@ def say(
     """Tell the built-in handlers something: an order paid by hand, a hold, a gift, a customer found."""
     given, why, who = _pairs(data or []), checked_reason(reason), actor()
     settings = settings_for(Role.OPERATE)
-    if application not in (known := [one.name for one in settings.applications]):
-        raise UsageError("there is no such application", application=application, known=", ".join(known))
+    require_application(application, settings)
 
     async def look() -> bool:
         """Whether somebody has heard of it, where that matters. Raises UsageError for an order that must be known."""
