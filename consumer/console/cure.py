@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from shlex import quote
 from typing import Final
 
@@ -22,6 +23,26 @@ def command(words: str, *given: str, options: str = "") -> str:
     told = " ".join(map(quote, given))
     parts = (words, options, "--", told) if any(one.startswith("-") for one in given) else (words, told, options)
     return " ".join(part for part in parts if part)
+
+
+def elsewhere(application: str) -> str:
+    """The option that names an application; none for `default`, which a command means anyhow."""
+    return "" if application == "default" else f"--application {quote(application)}"
+
+
+def explain(kind: str, id_: str, application: str = "default") -> str:
+    """Says why an order, a subscription or a customer stands where it does."""
+    return command(f"consumer explain {kind}", id_, options=elsewhere(application))
+
+
+def replay_command(handler: str, *, since: datetime | None = None, order: str | None = None) -> str:
+    """The plan that lets a handler act on what it missed."""
+    words = ["consumer replay plan --handler", quote(handler)]
+    if since is not None:
+        words.append(f"--since {since:%Y-%m-%dT%H:%M:%SZ}")
+    if order is not None:
+        words.append(f"--order {quote(order)}")
+    return " ".join(words)
 
 
 def release(order_id: str, application: str = "default") -> str:
@@ -66,5 +87,4 @@ def steps(subject: str, kind: str, application: str = "default") -> str:
 
 
 def _reasoned(application: str, *options: str) -> str:
-    elsewhere = [f"--application {quote(application)}"] if application != "default" else []
-    return " ".join((*options, *elsewhere, "--reason …"))
+    return " ".join(filter(None, (*options, elsewhere(application), "--reason …")))

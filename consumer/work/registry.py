@@ -22,6 +22,7 @@ from consumer import DISTRIBUTION
 from consumer.errors import HandlerInvalid
 from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
 from consumer.plugin import Context, Event, Handler, declared
+from consumer.plugin.declaration import FULFILMENT
 from consumer.work.place import home_of, shown, told_import
 
 GROUP = "consumer.handlers"
@@ -57,6 +58,11 @@ class Registry:
     def get(self, name: str) -> Handler | None:
         """The handler of that name, if it can run here."""
         return self._by_name.get(name)
+
+    @property
+    def shippers(self) -> list[str]:
+        """The handlers that could fulfil an order which nobody took."""
+        return [one.name for one in self.handlers if one.fulfils and one.wants(FULFILMENT)]
 
     def wanting(self, event_type: str) -> tuple[Handler, ...]:
         """The handlers for an event type, absent ones too; none is fine (case I7)."""

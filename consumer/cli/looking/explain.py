@@ -12,6 +12,7 @@ from consumer.cli.filters import Application, require_application
 from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
 from consumer.cli.process import ledger, run, settings_looking
+from consumer.console.cure import replay_command
 from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near
 from consumer.console.mentions import SUBJECTS
@@ -141,10 +142,9 @@ def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], setting
     untaken = [entry for entry in entries if entry["code"] == "no_handler"]
     if not untaken:
         return
-    from consumer.cli.cures import replay_command, who_fulfils
     from consumer.cli.plugins import registry_of  # every plugin: only where one is to be named
 
-    names = who_fulfils(registry_of(settings).handlers)
+    names = registry_of(settings).shippers
     for entry in untaken:
         order_id = entry.get("order_id") or state["order_id"]
         entry["run"] = [replay_command(name, order=order_id) for name in names]

@@ -11,7 +11,7 @@ import typer
 from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.process import ledger, run, settings_looking
-from consumer.console.cure import command
+from consumer.console.cure import explain
 from consumer.console.find import Found, find_shown, near
 from consumer.errors import NotFound
 from consumer.settings import Settings
@@ -57,6 +57,4 @@ def about(one: Found) -> str:
 
 def explain_line(one: Found) -> str:
     """The command that tells the rest."""
-    elsewhere = f"--application {one.application}" if one.application != "default" else ""
-    kind, id_ = one.subject or ("", "")
-    return command(f"consumer explain {kind}", id_, options=elsewhere)
+    return explain(*(one.subject or ("", "")), one.application)

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from consumer.app.options import option_problems
-from consumer.cli.cures import who_fulfils
 from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
@@ -44,7 +43,7 @@ def invariants(
     problems = option_problems(registry, settings.handler_options)
     if problems:
         raise SettingsError(problems)
-    shippers = who_fulfils(registry.handlers)
+    shippers = registry.shippers
     found = run(_checked(settings, application, shippers, read=read))
     output = Output(as_json)
     holds = all(one.holds for one in found)

@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.app.options import BUILT_IN, left_out
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
-from consumer.cli.cures import who_fulfils
 from consumer.cli.looking.disks import disks, judge_disk
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.log import ask, judge_log, remembered, strangers
@@ -220,7 +219,7 @@ async def look(settings: Settings, problems: Sequence[str]) -> Look:
         broken_plugins=[plugin.plugin for plugin in registry.broken],
         left_out=left_out(registry, settings.handlers),
         log=[*judge_log(seen, figures.at, memories=memories, statuses=found.reading, processes=found.processes), *low],
-        shippers=who_fulfils(registry.handlers),
+        shippers=registry.shippers,
         application_statuses=found.reading,
         walk_late_s=max(WALK_LATE_S, WALKS_LATE * settings.sync_interval_s),
         processes=found.processes,

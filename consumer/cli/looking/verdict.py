@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from consumer.cli.cures import replay_command
 from consumer.cli.looking.evidence.accounts import judge_accounts
 from consumer.cli.looking.evidence.alive import SEEN_WITHIN, alive
 from consumer.cli.looking.evidence.readers import reader_since
@@ -18,7 +17,7 @@ from consumer.console.alarms.late_decisions import LateDecision
 from consumer.console.alarms.queues import Queue
 from consumer.console.alarms.unfulfilled import HELD, Waiting
 from consumer.console.alarms.unread import Overdue
-from consumer.console.cure import command
+from consumer.console.cure import command, elsewhere, explain, replay_command
 from consumer.console.invariants.kept import Account
 from consumer.errors import WrongApplication
 from consumer.ledger.archiving.passes import LastPass
@@ -111,8 +110,8 @@ def _open(queues: Sequence[Queue], now: datetime) -> Iterator[Finding]:
     for queue in queues:
         if queue.kind == UNDERWAY and _age_s(queue.oldest_at, now) < UNDERWAY_S:
             continue
-        elsewhere = "" if queue.application == "default" else f" --application {queue.application}"
-        text = f"{queue.count} open finding(s) {queue.kind}: `consumer findings list --kind {queue.kind}{elsewhere}`"
+        listed = command(f"consumer findings list --kind {queue.kind}", options=elsewhere(queue.application))
+        text = f"{queue.count} open finding(s) {queue.kind}: `{listed}`"
         yield Finding(Grade.DEGRADED, "findings_open", text)
 
 
@@ -231,9 +230,9 @@ def _unreadable(figures: Figures) -> str:
 
 def _look_at(one: Unreadable) -> str:
     """The command that says what is known of it, and what comes next."""
-    words = f"consumer explain {one.kind}" if one.kind in ("order", "subscription") else "consumer find"
-    elsewhere = "" if one.application == "default" else f"--application {one.application}"
-    return command(words, one.object_id, options=elsewhere)
+    if one.kind in ("order", "subscription"):
+        return explain(one.kind, one.object_id, one.application)
+    return command("consumer find", one.object_id, options=elsewhere(one.application))
 
 
 def _unarchived(last: LastPass) -> str:
@@ -263,9 +262,9 @@ def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
         case "no_handler":
             return f"; install a handler of {REQUESTED}, then `consumer replay plan --handler NAME`"
         case "retrying" | "parked":
-            elsewhere = "" if waiting.application == "default" else f" --application {waiting.application}"
-            listed = f"`consumer events list --status {waiting.reason}{elsewhere}` names them"
-            return f"; {listed}, `consumer explain order ID` why one waits, and until when"
+            words = f"consumer events list --status {waiting.reason}"
+            listed = command(words, options=elsewhere(waiting.application))
+            return f"; `{listed}` names them, `consumer explain order ID` why one waits, and until when"
         case _:
             return ""
 

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from consumer.console.alarms.queues import MEANS
-from consumer.console.cure import CURED, FIRST, command, settle
+from consumer.console.cure import CURED, FIRST, explain, settle
 from consumer.console.find import subject_of
 from consumer.console.pages.door import HEADERS, USER
 from consumer.console.timeline import changed
@@ -61,7 +61,7 @@ def environment() -> Environment:
     )
     found.filters |= {"shown": shown, "told": told, "commands": commands, "words": words, "changes": changed}
     found.filters |= {"sent": sent, "runbook": runbook, "waits": waits, "by_handler": by_handler}
-    found.globals |= {"link": link, "about": about, "command": command, "prefix": PREFIX, "at": at}
+    found.globals |= {"link": link, "about": about, "explain": explain, "prefix": PREFIX, "at": at}
     found.globals |= {"settle": settle, "cured": CURED, "first": FIRST, "means": MEANS}
     return found
 
