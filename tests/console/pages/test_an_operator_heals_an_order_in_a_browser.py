@@ -126,6 +126,7 @@ async def test_each_button_says_of_what_it_is(address: str, browser: Browser) ->
     page, _ = await signed_in(browser)
     for path in ("dead", "findings"):
         await page.goto(f"{address}{path}")
-        named = await page.get_by_role("main").get_by_role("button").evaluate_all("all => all.map(one => one.ariaLabel)")
+        buttons = page.get_by_role("main").get_by_role("button")
+        named = await buttons.evaluate_all("all => all.map(one => one.ariaLabel)")
         assert len(named) > 1
         assert len(set(named)) == len(named), named
