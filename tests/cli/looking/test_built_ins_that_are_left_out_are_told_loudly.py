@@ -28,7 +28,8 @@ async def ship(event: Event, ctx: Context) -> None:
 def environ(environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """With a plugin of the merchant's, the only one that is allowed."""
     (tmp_path / "path").mkdir()
-    monkeypatch.syspath_prepend(install_plugin(tmp_path / "path", "leftout", SHIPS)["PYTHONPATH"])
+    install_plugin(tmp_path / "path", "leftout", SHIPS)
+    monkeypatch.syspath_prepend(tmp_path / "path")
     return environ | {"CONSUMER_HANDLERS": "leftout:ship"}
 
 
