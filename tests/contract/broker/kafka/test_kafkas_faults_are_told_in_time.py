@@ -261,7 +261,7 @@ async def test_a_consumer_whose_coordination_died_is_told_once_and_replaced(brok
 
 
 async def test_tls_and_sasl(tmp_path: Path) -> None:
-    with kafka_server(tmp_path / "kafka", user=("app", "a-secret-word")) as server:
+    with kafka_server(tmp_path / "kafka", user=("app", "a-secret-word")) as server, silence(takes=True) as hangs:
         address = [f"127.0.0.1:{server.port}"]
 
         def security(password: str) -> KafkaSecurity:
@@ -269,6 +269,10 @@ async def test_tls_and_sasl(tmp_path: Path) -> None:
                 security_protocol="SASL_SSL", ca_file=server.ca_file, username="app", password=password
             )
 
+        several = KafkaConnection(
+            servers=(f"127.0.0.1:{hangs}", *address), client_id="c", security=security("a-secret-word")
+        )
+        assert list((await several.reached()).servers) == address, "asked without a login"
         broker = KafkaBroker(address, security=security("a-secret-word"))
         await broker.start()
         await broker.ensure_topics([TOPIC])
