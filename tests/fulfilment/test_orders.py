@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import delete
 from structlog.testing import capture_logs
 
 from consumer.errors import ConsumerError
@@ -14,7 +15,7 @@ from handlers.fulfilment.order import Registration
 from handlers.fulfilment.registration import register_session
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
 from tests.fulfilment.confirmed import said
-from tests.support.handling.projections import READS, START, Projections, observed, own
+from tests.support.handling.projections import OUTBOX, READS, START, Projections, observed, own
 
 ODD_ID = "Bestellung №7/ä & söhne " + "x" * 104
 
@@ -59,6 +60,16 @@ async def test_two_event_ids_for_one_order_are_one_effect(orders: Projections) -
     # case: F4
     await orders.feed(said("order.paid", "evt_1", order_id="A1"), said("order.paid", "evt_2", order_id="A1"))
     assert len(orders.emitted) == 1
+
+
+async def test_an_order_whose_row_was_lost_is_requested_under_the_same_id(orders: Projections) -> None:
+    # case: F4, B35
+    """The last gate: whatever proves it the next time, the ledger has this request already."""
+    await orders.feed(said("order.paid", "evt_1", id="so1", order_id="A1"))
+    async with orders.database.transaction() as session:
+        await session.execute(delete(ORDERS))
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert len(await orders.rows(OUTBOX, type="fulfilment.requested")) == 1
 
 
 async def test_a_completed_session_only_asks_for_a_read(orders: Projections) -> None:
