@@ -69,12 +69,13 @@ class WholeEvents:
         self._others = app.client.with_priority(Priority.BACKFILL).events
         self._in_vain = 0
         self._failed: Counter[str] = Counter()
+        self._found: dict[str, Event] = {}  # of a page that was cut: it goes on there
 
     async def read(self, listed: Sequence[Event], announced: Container[str]) -> Mapping[str, Event]:
         """Those that say more when read singly, by id; `announced` are in a hurry. Raises PaymentsError."""
         thin = [event for event in listed if _is_thin(event)]
-        found: dict[str, Event] = {}
-        for number, event in enumerate(thin):
+        found = self._found = {event.id: self._found[event.id] for event in thin if event.id in self._found}
+        for number, event in enumerate(one for one in thin if one.id not in found):
             if number and self._in_vain >= VAIN_MAX:
                 break
             whole = await self._read(event, is_urgent=event.id in announced)
@@ -82,6 +83,7 @@ class WholeEvents:
             self._in_vain = self._in_vain + 1 if is_vain else 0
             if whole is not None and not is_vain:
                 found[event.id] = whole
+        self._found = {}
         return found
 
     async def _read(self, event: Event, *, is_urgent: bool) -> Event | None:

@@ -118,3 +118,4 @@ async def test_one_that_cannot_be_read_keeps_others_waiting_for_a_few_walks_only
         (events[1]["id"], "unknown.type"),
         (events[2]["id"], "order.paid"),
     ]
+    assert service.calls[f"/v1/events/{events[0]['id']}"] == 1, "a page that was cut goes on where it was"
