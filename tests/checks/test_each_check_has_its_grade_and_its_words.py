@@ -233,6 +233,19 @@ async def test_what_todays_locators_miss_on_the_first_page_is_named(world: World
     assert (found.name, found.grade, found.text[:17]) == ("events", Grade.FAIL, "error[api_error]:")
 
 
+async def test_a_list_in_brief_is_judged_by_what_its_events_say_when_read(world: World) -> None:
+    # case: B22, U1
+    whole = [world.service.event(number, order_id=f"A-{number}") for number in range(20)]
+    listing(world, *({"id": one["id"]} for one in whole))
+    assert said(await doctor.event_list(world.api)) == (
+        Grade.OK,
+        "20 on the first page, unknown; listed in brief, so each is read by its id",
+    )
+    assert sum(calls for path, calls in world.service.calls.items() if path.startswith("/v1/events/")) == doctor.SINGLES
+    learned = await doctor.learn(world.api, world.database)
+    assert (learned.bodies, learned.fits["type"], learned.fits["order"]) == (doctor.SINGLES, 1.0, 1.0)
+
+
 async def test_what_is_learned_is_learned_from_all_that_was_captured(world: World) -> None:
     # case: U1, U3
     asked = listing(world, *map(listed, range(3)))
