@@ -23,8 +23,11 @@ async def test_in_files(tmp_path: Path) -> None:
         for _ in range(ORDERS):
             found.pay_order()
         found.subscribe()
-        shipped_before, found.paid = found.paid, []
         async with started(found.process("serve"), found.process("work")):
+            await found.type("reconcile")  # of the first night
+            found.pay_order()
+            await found.type("reconcile")  # and of the next
+            shipped_before, found.paid = found.paid, []
             found.hear(at_work=True)
             ended_at = datetime.now(UTC).isoformat(timespec="milliseconds")  # as the service tells times
             found.pay_order()
