@@ -20,11 +20,12 @@ from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.console.cure import replay_command
 from consumer.console.operators.pausing import set_paused
 from consumer.errors import DatabaseMissing, LedgerError
+from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import handlers as ledger_handlers
-from consumer.ledger.handling.runs import PutOff, put_off
+from consumer.ledger.handling.runs import PutOff, count_by_status, put_off
 from consumer.ledger.plans import candidates
-from consumer.ledger.tables import HandlerRow
+from consumer.ledger.tables import HandlerRow, RunStatus
 from consumer.plugin import Handler
 from consumer.settings import Role, Settings
 from consumer.work.registry import Registry
@@ -42,8 +43,11 @@ def list_handlers(as_json: Json = False) -> None:
     """Every handler that is installed, what it wants, and whether it runs."""
     settings = settings_looking()
     registry = registry_of(settings)
-    known, missed, later = run(_known(settings, registry))
-    rows = [_row(one, known.get(one.name), missed.get(one.name, 0), later.get(one.name)) for one in registry.handlers]
+    known, missed, later, died = run(_known(settings, registry))
+    rows = [
+        _row(one, known.get(one.name), missed.get(one.name, 0), later.get(one.name), died.get(one.name, 0))
+        for one in registry.handlers
+    ]
     broken = [{"plugin": plugin.plugin, "reason": plugin.reason} for plugin in registry.broken]
     output = Output(as_json)
     output.document({"handlers": rows, "broken": broken})
@@ -56,7 +60,7 @@ def list_handlers(as_json: Json = False) -> None:
         ],
         empty="no handler is installed",
     )  # fmt: skip
-    for line in (*map(_stands_still, rows), *map(_runbook, rows), *map(_missed, rows)):
+    for line in (*map(_stands_still, rows), *map(_dead, rows), *map(_runbook, rows), *map(_missed, rows)):
         if line:
             output.line(line)
     for plugin in broken:
@@ -138,7 +142,7 @@ def resume(name: Name, reason: Reason, as_json: Json = False) -> None:
     _said(name, "running", as_json)
 
 
-def _row(handler: Handler, known: HandlerRow | None, missed: int, later: PutOff | None) -> dict[str, Any]:
+def _row(handler: Handler, known: HandlerRow | None, missed: int, later: PutOff | None, died: int) -> dict[str, Any]:
     """What it declares, and how it stands."""
     return {
         "name": handler.name,
@@ -153,6 +157,7 @@ def _row(handler: Handler, known: HandlerRow | None, missed: int, later: PutOff 
         "breaker_after": handler.breaker_after,
         "pause_after": handler.pause_after,
         "missed": missed,
+        "dead": died,
         "put_off": asdict(later) if later else None,
         **_state(known),
         "runbook": known.runbook if known else handler.runbook,
@@ -172,7 +177,8 @@ def _state(row: HandlerRow | None) -> dict[str, Any]:
 
 
 def _word(row: Mapping[str, Any]) -> str:
-    return "paused" if row["paused"] else "waits" if row["waiting_since"] or row["put_off"] else "runs"
+    stands = "paused" if row["paused"] else "waits" if row["waiting_since"] or row["put_off"] else "runs"
+    return f"{stands}, {_up_to(row['dead'], COUNT_MAX)} dead" if row["dead"] else stands
 
 
 def _stands_still(row: Mapping[str, Any]) -> str:
@@ -189,6 +195,11 @@ def _stands_still(row: Mapping[str, Any]) -> str:
     return ""
 
 
+def _dead(row: Mapping[str, Any]) -> str:
+    """Where its dead runs are told; empty where it has none."""
+    return f"dead: {row['name']}: `consumer dead list --handler {row['name']}` says what of" if row["dead"] else ""
+
+
 def _runbook(row: Mapping[str, Any]) -> str:
     """What its author tells the operator; empty where it runs."""
     return f"runbook of {row['name']}: {row['runbook']}" if row["runbook"] and _word(row) != "runs" else ""
@@ -198,9 +209,14 @@ def _missed(row: Mapping[str, Any]) -> str:
     """How many events, and what to type; empty where it missed none."""
     if not row["missed"]:
         return ""
-    count = f"at least {MISSED_MAX}" if row["missed"] == MISSED_MAX else row["missed"]
+    count = _up_to(row["missed"], MISSED_MAX)
     cure = f"`{replay_command(row['name'])}` shows what acting on them would do"
     return f"missed: {row['name']}: {count} event(s) from before it was there: {cure}"
+
+
+def _up_to(count: int, most: int) -> str:
+    """A number that was counted no further than that."""
+    return f"at least {count}" if count >= most else str(count)
 
 
 def _said(name: str, state: str, as_json: bool) -> None:
@@ -211,9 +227,9 @@ def _said(name: str, state: str, as_json: bool) -> None:
 
 async def _known(
     settings: Settings, registry: Registry
-) -> tuple[dict[str, HandlerRow], dict[str, int], dict[str, PutOff]]:
-    """What the ledger knows of handlers, how many events each missed, and what each puts off; nothing when there is no
-    ledger yet, since the list is useful without it."""
+) -> tuple[dict[str, HandlerRow], dict[str, int], dict[str, PutOff], dict[str, int]]:
+    """What the ledger knows of handlers, how many events each missed, what each puts off, and how many of its runs are
+    dead; nothing when there is no ledger yet, since the list is useful without it."""
     try:
         async with ledger(settings) as database, database.reading() as session:
             known = {row.name: row for row in await ledger_handlers.everyone(session)}
@@ -221,13 +237,15 @@ async def _known(
             for one in registry.handlers:
                 since = known[one.name].first_seen_at if one.name in known else None
                 missed[one.name] = await candidates.missed(session, one.name, one.types, since, MISSED_MAX)
-            return known, missed, await put_off(session, await shared_time(session))
+            counted = await count_by_status(session)
+            died = {name: count for (name, status), count in counted.items() if status == RunStatus.DEAD}
+            return known, missed, await put_off(session, await shared_time(session)), died
     except DatabaseMissing:
-        return {}, {}, {}
+        return {}, {}, {}, {}
     except LedgerError as error:
         unknown = "whether they run, wait or are paused is not known"
         typer.echo(f"warning[{error.code}]: {unknown}: {error.message}", err=True)
-        return {}, {}, {}
+        return {}, {}, {}, {}
 
 
 async def _set(name: str, reason: str, *, paused: bool) -> None:

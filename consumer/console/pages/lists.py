@@ -19,7 +19,7 @@ from consumer.console.pages.render import link, page
 from consumer.errors import UsageError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import dead, events, handlers
+from consumer.ledger.handling import dead, events, handlers, runs
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter
 from consumer.ledger.plans import plans
@@ -151,9 +151,12 @@ async def list_handlers(request: web.Request) -> web.Response:
         now = await shared_time(session)
         rows = await handlers.everyone(session)
         living = await handlers.living(session, now)
-    running = [one for one in rows if one.name in living and one.paused_at is None and one.waiting_since is None]
+        counted = await runs.count_by_status(session)
+    died = {name: count for (name, status), count in counted.items() if status == RunStatus.DEAD and count}
+    gets_on = living - died.keys()
+    running = [one for one in rows if one.name in gets_on and one.paused_at is None and one.waiting_since is None]
     standing = [one for one in rows if one not in running]
-    return page(request, "lists/handlers.html", standing=standing, running=running, living=living)
+    return page(request, "lists/handlers.html", standing=standing, running=running, living=living, died=died)
 
 
 async def list_plans(request: web.Request) -> web.Response:

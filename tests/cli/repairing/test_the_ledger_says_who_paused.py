@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from tests.support.desk import Desk
@@ -40,18 +41,32 @@ def test_every_command_names_who_types_it_alike(desk: Desk) -> None:
     assert [one["actor"] for one in noted if one["action"] in ("access.held", "replay.planned")] == ["operator:ada"] * 2
 
 
+def _one_run(environ: dict[str, str], **differs: object) -> None:
+    row = {"event_id": "evt_1", "application": "default", "handler": "fulfilment:order_paid", "seq": 1,
+           "key": "order:A-1", "status": "retrying", "blocking": 1, "attempts": 0, "code": "retry_later",
+           "reason": "no keys left", "code_version": "", "created_at": "2026-01-01 00:00:00.000000",
+           "updated_at": "2026-01-01 00:00:00.000000", "next_at": "2999-01-01 00:00:00.000000"} | differs  # fmt: skip
+    names = ", ".join(row)
+    with closing(sqlite3.connect(Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1]))) as database, database:
+        database.execute(f"INSERT INTO runs ({names}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+
+
+# case: R10
+def test_a_handler_whose_runs_die_does_not_just_run(desk: Desk, environ: dict[str, str]) -> None:
+    assert desk.call("db", "upgrade").returncode == 0
+    _one_run(environ, status="dead", code="rejected", blocking=0, next_at=None)
+    told = desk.call("handlers", "list").stdout
+    assert "dead: fulfilment:order_paid: `consumer dead list --handler fulfilment:order_paid` says what of" in told
+    listed = {one["name"]: one["dead"] for one in desk.ask("handlers", "list")["handlers"]}
+    assert listed.pop("fulfilment:order_paid") == 1
+    assert set(listed.values()) == {0}
+    assert desk.call("dead", "list", "--handler", "fulfilment:order_paid").returncode == 0
+
+
 # case: O5
 def test_what_a_handler_puts_off_for_ever_is_listed(desk: Desk, environ: dict[str, str]) -> None:
     assert desk.call("db", "upgrade").returncode == 0
-    path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
-    with sqlite3.connect(path) as database:
-        row = {"event_id": "evt_1", "application": "default", "handler": "fulfilment:order_paid", "seq": 1,
-               "key": "order:A-1", "status": "retrying", "blocking": 1, "attempts": 0, "code": "retry_later",
-               "reason": "no keys left", "code_version": "", "created_at": "2026-01-01 00:00:00.000000",
-               "updated_at": "2026-01-01 00:00:00.000000", "next_at": "2999-01-01 00:00:00.000000"}  # fmt: skip
-        names = ", ".join(row)
-        database.execute(f"INSERT INTO runs ({names}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
-    database.close()
+    _one_run(environ)
     told = desk.call("handlers", "list").stdout
     assert "waits: fulfilment:order_paid: puts off evt_1 since 2026-01-01 00:00 UTC: no keys left" in told
     listed = {one["name"]: one["put_off"] for one in desk.ask("handlers", "list")["handlers"]}

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from html import unescape
 from typing import Any
@@ -226,6 +227,21 @@ async def test_dead_runs_stand_by_what_they_died_of(pages: Pages, three_dead: No
     assert "2 × shop:ship" in seen
     assert "1 × shop:ship" in seen
     assert "Nothing was given up." in await text(pages, "/console/dead?discarded=1")
+
+
+async def test_a_handler_whose_runs_die_stands_among_what_does_not_run(
+    sqlite_ledger: Database, pages: Pages, three_dead: None
+) -> None:
+    # case: R10
+    async with sqlite_ledger.transaction() as session:
+        ship = Handler(name=facts.HANDLER, types=("order.paid",), function=nothing)
+        await handlers.register(session, [ship, replace(ship, name="shop:other")], facts.NOW)
+    seen = await text(pages, "/console/handlers")
+    standing, _, running = seen.partition("<table>")
+    assert ">3 dead<" in standing
+    assert "shop:other" not in standing
+    assert "shop:other" in running
+    assert facts.HANDLER not in running
 
 
 async def test_the_lists_say_what_there_is(sqlite_ledger: Database, pages: Pages) -> None:
