@@ -22,8 +22,7 @@ async def events_walked(world: World, began: datetime | None = None) -> None:
 
 
 async def baselined(world: World) -> None:
-    """The first walks of this installation were made, of empty lists."""
-    await events_walked(world)
+    """The first walk of this installation was made, of empty lists."""
     async with world.database.transaction() as session:
         made = ReconcileState(began=world.clock.now(), baselined=True, payments_baselined=True)
         await keep_state(session, "default", made, token=1, now=world.clock.now())

@@ -137,6 +137,7 @@ async def test_the_first_reconcile_of_all_ships_no_history_whoever_makes_it(worl
 
 async def test_what_a_command_makes_beside_the_leader_ends_the_leaders_alarm(world: World) -> None:
     # case: B31, B13
+    await events_walked(world)
     leader, other = sync(world, "one"), sync(world, "two")
     world.service.lists["/v1/orders"] = listing([order(number) for number in range(600)])
     await leader.reconcile_once()

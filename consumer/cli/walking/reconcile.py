@@ -133,7 +133,7 @@ def _say_baseline(report: DriftReport, output: Output) -> None:
     if not report.baseline and not report.adopted:
         return
     verb, adopted = ("would be ", "would be adopted") if report.dry_run else ("", "adopted")
-    where = "no walk of the events has begun here" if report.early else "the first walk here"
+    where = "no walk of the events had begun here" if report.early else "the first walk here"
     output.line(
         f"  {where}: {report.baseline} order(s) and payment(s) {verb}remembered as they are and not acted "
         f"on, {report.adopted} live subscription(s) {adopted}"

@@ -146,9 +146,8 @@ class Comparison:
         for one in found:
             before, said = last.get(one.object_id), told.get(one.key, {})
             drift = compare(one, before, said)
-            is_history = terms.baseline and before is None and not said
-            is_early = terms.is_early and kind == "order" and weighs(one, before, drift)
-            if (is_history and kind != "subscription") or is_early:
+            is_history = terms.baseline and not said and (before is None or terms.is_early)
+            if is_history and kind != "subscription" and drift is not Drift.NONE:
                 remembered.append(one)
                 continue
             if is_history and drift is Drift.UNKNOWN:

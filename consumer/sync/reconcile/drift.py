@@ -130,8 +130,8 @@ class DriftReport:
 
     `changes`: by kind, the differences that weigh and are counted; `made`: how many of them were published; `weighing`:
     all that weigh, also what is unknown and is not counted while a gap is open, unless a limit is said.
-    `baseline`: how many were only remembered, `early` if no walk of the events has begun here; `adopted`: the live
-    subscriptions of that walk (see Reconcile.once).
+    `baseline`: how many were only remembered, `early` where no walk of the events had begun here before;
+    `adopted`: the live subscriptions of that walk (see Reconcile.once).
     `unplaced`: records without the id they are kept by, `unplaced_ids` the service's ids of the first twenty. `absent`:
     live ones that the list does not show; they are read singly and never judged by their absence (B21). `seen_live`:
     known live subscriptions that were listed. `complete`: all lists were walked. `differences` are the first thousand.

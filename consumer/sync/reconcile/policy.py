@@ -28,8 +28,8 @@ class ReconcilePolicy:
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """What one walk may do: see Reconcile.once. `began`: when it did. `has_gap`: events were forgotten unread before
-    it began, which explains orders and subscriptions that nobody has heard of. `is_early`: no walk of the events has
-    begun here, so it is not said yet from when on orders are ours."""
+    it began, which explains orders and subscriptions that nobody has heard of. `is_early`: no walk of the events had
+    begun here when the walk before ended, so what changed since may be somebody else's, too."""
 
     began: datetime
     max_changes: int | None

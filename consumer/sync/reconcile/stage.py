@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.payments import Priority
 from consumer.runtime.loop import WokenStage
@@ -52,12 +53,13 @@ class Reconcile(WokenStage):
     async def _step(self) -> float:
         async with self._app.database.transaction() as session:
             state = await take_over(session, self._app.name, token=self._app.token(), now=self._app.clock.now())
+            events_walked = await self._events_walked(session)
         self._show(state)
-        if self._is_due(state):
+        if self._is_due(state) or (state.early and events_walked):
             await self.once()
         elif state.owes_payments:
             await self._payments_owed(state)
-        elif state.payments_baselined:
+        elif state.payments_baselined and not state.early:
             await self._identity.check(priority=Priority.RECONCILE)
             await self._newest.look()
         return self._policy.look_s
@@ -78,9 +80,10 @@ class Reconcile(WokenStage):
         ledger knows nothing of are remembered as they are and not published, because somebody else has acted on them
         already. What is paid from now on differs from that, and brings its event. Subscriptions are adopted (case
         B19). Later, what is unknown is acted on, and weighs like any other change unless a gap explains it: the
-        baseline may have seen a list that was cut short. Before any walk of the events has begun, orders that were paid
-        meanwhile are remembered, too: that one says from when on they are ours. `max_changes` says that it is to be
-        acted on from the first walk on, and counts it always. Without `leads` the walk leaves no bookmark: observations
+        baseline may have seen a list that was cut short. Before any walk of the events has begun, which says from when on
+        orders are ours, each walk is a baseline, also of what changed since the last, but for what events have told;
+        so is the first one after it. `max_changes` says that it is to be acted on from the first walk on, and counts it
+        always. Without `leads` the walk leaves no bookmark: observations
         carry versions, so two walks at once do no harm.
 
         Payments come last and weigh nothing: the bookmark is kept before them. Where they cannot be read, this raises,
@@ -91,14 +94,14 @@ class Reconcile(WokenStage):
         await self._identity.check(remember=leads and not dry_run, priority=Priority.RECONCILE)
         async with self._app.database.reading() as session:
             before = await load_state(session, self._app.name)
-            events_walked = (await Began.of(session, self._app.name)).began is not None
+            events_walked = await self._events_walked(session)
         is_unlimited = max_changes is None
-        is_early = is_unlimited and not events_walked
+        is_early = is_unlimited and (before.early or not (before.baselined or events_walked))
         report = self.report = DriftReport(application=self._app.name, dry_run=dry_run, early=is_early)
         terms = Terms(
             began=began,
             max_changes=max_changes,
-            baseline=is_unlimited and not before.baselined,
+            baseline=is_unlimited and (is_early or not before.baselined),
             has_gap=before.gap_at is not None,
             is_early=is_early,
         )
@@ -106,7 +109,7 @@ class Reconcile(WokenStage):
         await self._comparison.ask_absent(report, began)
         state = None if dry_run else await self._finish(report, before, terms, leads=leads)
         try:
-            baseline = is_unlimited and not before.payments_baselined
+            baseline = is_unlimited and (is_early or not before.payments_baselined)
             await self._payments(report, replace(terms, baseline=baseline), state if leads else None)
             report.seconds = self._app.clock.monotonic() - began_s
         finally:
@@ -117,6 +120,8 @@ class Reconcile(WokenStage):
         self, report: DriftReport, before: ReconcileState, terms: Terms, *, leads: bool
     ) -> ReconcileState:
         now = self._app.clock.now()
+        async with self._app.database.reading() as session:
+            events_walked = await self._events_walked(session)
         # A limited walk that was braked has left the unknown as unknown as it was: the baseline is still to be made.
         baselined = before.baselined or terms.baseline or not report.braked
         state = ReconcileState(
@@ -124,6 +129,7 @@ class Reconcile(WokenStage):
             ended=now,
             braked=report.braked,
             baselined=baselined,
+            early=terms.is_early and not events_walked,
             owes_payments=True,
             payments_baselined=before.payments_baselined,
             answered=before.beside,
@@ -137,6 +143,9 @@ class Reconcile(WokenStage):
             async with self._app.database.transaction() as session:
                 await note_beside(session, self._app.name, before, now)
         return state
+
+    async def _events_walked(self, session: AsyncSession) -> bool:
+        return (await Began.of(session, self._app.name)).began is not None
 
     async def _keep(self, state: ReconcileState) -> None:
         async with self._app.database.transaction() as session:
@@ -158,7 +167,11 @@ class Reconcile(WokenStage):
         await self._identity.check(priority=Priority.RECONCILE)
         report = self.report = DriftReport(application=self._app.name)
         terms = Terms(
-            began=self._app.clock.now(), max_changes=None, baseline=not state.payments_baselined, has_gap=False
+            began=self._app.clock.now(),
+            max_changes=None,
+            baseline=state.early or not state.payments_baselined,
+            has_gap=False,
+            is_early=state.early,
         )
         await self._payments(report, terms, state)
         report.seconds = self._app.clock.monotonic() - began_s
@@ -187,7 +200,7 @@ class Reconcile(WokenStage):
                 paid=report.unplaced_paid,
                 ids=report.unplaced_ids,
             )
-        if (terms.baseline or terms.is_early) and not report.dry_run:
+        if terms.baseline and not report.dry_run:
             log.info(
                 "reconcile_baseline",
                 remembered=report.baseline,

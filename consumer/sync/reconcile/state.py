@@ -27,7 +27,8 @@ BESIDE: Final = "reconcile/beside"
 @dataclass(frozen=True, kw_only=True)
 class ReconcileState(KeptState, walk=WALK):
     """The last walk that counts. `began`: when; None while none was made, so that one is due. `baselined`: what was
-    there at first is remembered, so what is found unknown from now on is news (case B30). `ended`: when its orders and
+    there at first is remembered, so what is found unknown from now on is news (case B30). `early`: but no walk of the
+    events had begun here, so the next one remembers once more. `ended`: when its orders and
     subscriptions were through. `owes_payments`: its payments were not read to their end; `payments_baselined`: those of
     some walk were. `unplaced`, `unplaced_paid`: see DriftReport; `gap_at`: see DeliveryHealth. `beside`: the brake that
     a walk beside the leader's released last, and `answered` the one the leader knew of when it wrote this."""
@@ -36,6 +37,7 @@ class ReconcileState(KeptState, walk=WALK):
     ended: datetime | None = None
     braked: bool = False
     baselined: bool = False
+    early: bool = False
     owes_payments: bool = False
     payments_baselined: bool = False
     unplaced: int = 0

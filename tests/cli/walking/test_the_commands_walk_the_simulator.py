@@ -197,6 +197,8 @@ async def test_drift_of_a_dry_run_is_an_exit_code(operator: Operator) -> None:
     [early] = (await operator.answer("reconcile", "--dry-run"))["walks"]
     assert (early["drifted"], early["early"]) == (False, True), "nothing has walked the events: whose are they?"
     await operator.answer("backfill")
+    assert (await operator.answer("reconcile"))["walks"][0]["early"], "it was paid before that walk"
+    operator.pay_orders(2)
     found = await operator.answer("reconcile", "--dry-run", exits=3)
     assert found["walks"][0]["drifted"]
     assert {one["object_id"] for one in found["walks"][0]["differences"] if one["kind"] == "order"}

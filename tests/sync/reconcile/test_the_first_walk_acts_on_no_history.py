@@ -10,7 +10,18 @@ from consumer.sync.backfill.cutover import Began
 from consumer.sync.reconcile.policy import ReconcilePolicy
 from consumer.sync.reconcile.state import WALK
 from tests.sync.conftest import World, counted_by
-from tests.sync.reconciling import baselined, events_walked, lists, order, reconcile, remembered, seen, subscription
+from tests.sync.reconciling import (
+    baselined,
+    events_walked,
+    listing,
+    lists,
+    order,
+    reconcile,
+    recorded,
+    remembered,
+    seen,
+    subscription,
+)
 
 
 async def test_what_the_baseline_remembers_is_neither_drift_nor_braked(world: World) -> None:
@@ -33,8 +44,7 @@ async def test_what_the_baseline_remembers_is_neither_drift_nor_braked(world: Wo
 async def test_before_any_walk_of_the_events_the_second_one_acts_on_no_order_either(world: World) -> None:
     """The nightly walk of a shop that is being taken over shipped what the old system had shipped that day."""
     # case: B30
-    async with world.database.transaction() as session:
-        await Began().keep(session, "default", now=world.clock.now())
+    await _no_walk_of_the_events(world)
     lists(world, orders=[order(1), order(2)], subscriptions=[subscription(1)])
     stage = reconcile(world)
     assert (await stage.once()).baseline == 2
@@ -45,10 +55,56 @@ async def test_before_any_walk_of_the_events_the_second_one_acts_on_no_order_eit
     assert (report.baseline, report.changes["order"], report.braked) == (2, 0, False)
     assert {key for key, _ in await seen(world)} == {"subscription:sub_1"}, "access follows state"
     await events_walked(world)
-    assert (await stage.once()).published == 0, "what was remembered is as it was"
-    lists(world, orders=[order(1, "PAID"), order(2, "PAID"), order(3, "PAID")])
+    lists(world, orders=[order(1, "PAID"), order(2), order(3, "PAID"), order(4, "PAID")])
+    assert (await stage.once()).baseline == 1, "paid since the last walk, and told by no event: before that of the events"
+    lists(world, orders=[order(1, "PAID"), order(2, "PAID"), order(3, "PAID"), order(4, "PAID")])
     assert (await stage.once()).published == 1
     assert ("order:A-2", "PAID") in await seen(world), "paid since then"
+
+
+async def test_nor_does_a_payment_bring_what_it_remembered(world: World) -> None:
+    """A payment of no order that is known has the order read, and what is read as paid is shipped."""
+    # case: B30, F38
+    await _no_walk_of_the_events(world)
+    stage = reconcile(world)
+    for number in (1, 2):
+        lists(world, orders=[order(number, "PAID")], payments=[{"id": f"pay_{number}", "status": "CONFIRMED"}])
+        assert (await stage.once()).baseline == 2
+    world.service.lists["/v1/payments"] = listing([{"id": "pay_3", "status": "CONFIRMED"}])
+    for _ in range(3):
+        await stage._step()  # it looks at the newest payments once those before are remembered
+        world.clock.advance(100)
+    assert await seen(world) == []
+    await events_walked(world)
+    await stage._step()
+    assert (await remembered(world)).early is False, "at once, not a day later"
+    assert await seen(world) == []
+
+
+async def test_what_events_told_of_is_acted_on_before_any_walk_of_them(world: World) -> None:
+    # case: B30, B31
+    await _no_walk_of_the_events(world)
+    stage = reconcile(world)
+    lists(world)
+    await stage.once()
+    await recorded(world, "order.created", "A-1")
+    lists(world, orders=[order(1, "PAID"), order(2, "PAID")])
+    assert (await stage.once()).baseline == 1
+    assert await seen(world) == [("order:A-1", "PAID")]
+
+
+async def test_who_had_a_baseline_is_healed_as_ever_though_nothing_walks_the_events(world: World) -> None:
+    """An installation of serve, work and the nightly walk, whose first one a version made that knew nothing of early."""
+    # case: B30
+    await baselined(world)
+    await _no_walk_of_the_events(world)
+    lists(world, orders=[order(1, "PAID")])
+    assert (await reconcile(world).once()).made == 1
+
+
+async def _no_walk_of_the_events(world: World) -> None:
+    async with world.database.transaction() as session:
+        await Began().keep(session, "default", now=world.clock.now())
 
 
 async def test_who_says_a_limit_has_it_acted_on_before_any_walk_of_the_events(world: World) -> None:
