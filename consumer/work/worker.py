@@ -419,7 +419,7 @@ class Worker:
         await self._heed_clock()
         self._pauser.abandoned(self._executor.abandoned_by())
         await self._pauser.store()
-        await self._tell_waiting()
+        await self._tell_waiting(anew=renew)
         async with self._database.reading() as session:
             paused = await handlers.paused(session)
             parked = await runs.stranded(session, self._looked_up_to)
@@ -467,11 +467,12 @@ class Worker:
         """At once; the ledger, and so the other workers, hear of it with the next housekeeping."""
         self._ingest.paused = self._dispatcher.paused = self._dispatcher.paused | {name}
 
-    async def _tell_waiting(self) -> None:
-        """Write down which handlers wait for what they depend on, when that has changed."""
+    async def _tell_waiting(self, *, anew: bool) -> None:
+        """Write down which handlers wait for what they depend on, when that has changed. `anew`: also what has not,
+        as another worker may have taken it back."""
         waiting = self._breakers.open()
         told = {name: breaker.is_alone for name, breaker in waiting.items()}
-        if told == self._told_waiting:
+        if told == self._told_waiting and not (anew and told):
             return
         async with self._database.transaction() as session:
             for name, breaker in waiting.items():

@@ -40,8 +40,9 @@ class Breakers:
         return found is not None and found.is_open
 
     def answered(self) -> Mapping[str, datetime]:
-        """When an attempt last got through, by handler; without those that are open now."""
-        return {name: at for name, at in self._answered.items() if not self.is_open(name)}
+        """When an attempt last succeeded since it was asked last, by handler; without those that are open now."""
+        found, self._answered = self._answered, {}
+        return {name: at for name, at in found.items() if not self.is_open(name)}
 
     def room(self, handler: Handler, now: datetime, limit: int) -> int:
         """How many of the handler's runs may start now, of `limit` that could."""
@@ -81,7 +82,6 @@ class Breakers:
                 self._set(handler.name, found.unprobed())
                 return outcome
             case Failed():
-                self._answered[handler.name] = now
                 self._set(handler.name, found.answered(succeeded=False))
                 return outcome
 

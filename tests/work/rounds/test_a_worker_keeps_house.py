@@ -176,11 +176,34 @@ async def test_what_a_worker_that_is_gone_wrote_down_ends_when_another_gets_thro
     assert await waits_after(Succeeded())
     assert await waits_after(Succeeded(), "test:note")
     assert await waits_after(refused, "test:ship")
+    assert await waits_after(Failed(Failure("handler_failed", "a bug"), "f"), "test:ship"), "it may not have asked"
     assert not await waits_after(Succeeded(), "test:ship")
     async with shop.database.transaction() as session:
         await handlers.set_waiting(session, "test:ship", since=clock.now() + timedelta(minutes=1), reason="refused")
     await other._tidy(renew=True)
     assert (await column(shop.database, "waiting_since"))["test:ship"], "it got through before that"
+
+
+# case: R11, O8
+async def test_what_another_took_back_is_written_down_again_while_it_lasts(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last call was answered a moment after this one's first was not, and it has none to make any more."""
+    clock = shop.clock
+    assert isinstance(clock, DrivenClock)
+    waiting, other = shop.worker(), shop.worker()
+    await waiting._register(asyncio.Event())
+    away = Breaker(open_since=clock.now(), until=clock.now(), reason="refused")
+    monkeypatch.setattr(waiting._breakers, "open", lambda: {"test:ship": away})
+    await waiting._tidy(renew=True)
+    clock.advance(1)
+    for handler in other._registry.handlers:
+        other._breakers.judge(handler, result(RunStatus.SUCCEEDED).finish.run, Succeeded(), clock.now())
+    waits = []
+    for worker in (other, waiting, other, waiting):
+        await worker._tidy(renew=True)
+        waits.append((await column(shop.database, "waiting_since"))["test:ship"] is not None)
+    assert waits == [False, True, True, True]
 
 
 async def test_it_takes_records_from_joining_until_it_ends(sqlite_ledger: Database, broker: Broker) -> None:
