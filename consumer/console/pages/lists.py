@@ -156,7 +156,15 @@ async def list_handlers(request: web.Request) -> web.Response:
     gets_on = living - died.keys()
     running = [one for one in rows if one.name in gets_on and one.paused_at is None and one.waiting_since is None]
     standing = [one for one in rows if one not in running]
-    return page(request, "lists/handlers.html", standing=standing, running=running, living=living, died=died)
+    return page(
+        request,
+        "lists/handlers.html",
+        standing=standing,
+        running=running,
+        living=living,
+        died=died,
+        count_max=COUNT_MAX,
+    )
 
 
 async def list_plans(request: web.Request) -> web.Response:
