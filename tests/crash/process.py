@@ -18,6 +18,7 @@ from consumer.runtime.leader import Leader
 from consumer.settings import Role, load_settings
 from consumer.telemetry.logs import configure_logging
 from consumer.work.dispatch import dispatcher
+from consumer.work.ingest import claiming
 from consumer.work.outbound import relay
 from tests.crash import shop
 from tests.crash.points import Point, arm
@@ -38,7 +39,9 @@ def role_process(role: Role, environ: Mapping[str, str], point: Point | None) ->
 def _main(role: Role, environ: dict[str, str], point: Point | None) -> None:
     os.environ.update(environ)
     # The leases of the dead are waited for: here not for 15 seconds. They are read where they are used.
-    dispatcher.CLAIM_LEASE_S = relay.RELAY_LEASE_S = LEASE_S  # type: ignore[attr-defined]  # as said above
+    for module, name in ((claiming, "CLAIM_LEASE_S"), (dispatcher, "CLAIM_LEASE_S"), (relay, "RELAY_LEASE_S")):
+        assert hasattr(module, name)
+        setattr(module, name, LEASE_S)
     Leader.__init__ = _with_short_lease(Leader.__init__)  # type: ignore[method-assign]  # as said above
     root.open_broker = _open_broker  # type: ignore[attr-defined]  # the composition root's own import
     if point is not None:
