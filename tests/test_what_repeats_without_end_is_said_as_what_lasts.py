@@ -48,7 +48,8 @@ EVENTS = {
     },
     "once for a record, which is kept, put aside or read no further": {
         "asked_again", "dead_letter_too_large", "deliveries_not_confirmed", "delivery_differs_from_record",
-        "event_breaks_its_transaction", "event_cannot_be_stored", "event_too_large", "late_event_brought",
+        "event_breaks_its_transaction", "event_cannot_be_stored", "event_taken_as_listed", "event_too_large",
+        "late_event_brought",
         "listed_record_broke_its_reading", "missing_here_given_up", "object_unreadable", "order_without_merchants_id",
         "other_body_of_a_known_event",
         "paid_order_held", "paid_order_unidentified", "read_of_unknown_kind", "record_broke_its_reading",

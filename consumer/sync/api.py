@@ -26,6 +26,8 @@ from consumer.payments import (
 
 HELD_UP_S: Final = 30.0
 LOOK_AGAIN_S: Final = 5.0
+PATIENCE_S: Final = 900.0
+"""So long one object is asked for again that the service denies, or cannot show."""
 T = TypeVar("T")
 
 
@@ -54,14 +56,16 @@ async def shown(reading: Awaitable[T]) -> T | None:
     try:
         return await reading
     except ApiError as error:
-        if error.retryable or not _is_of_the_object(error):
+        if not refuses(error):
             raise
         return None
 
 
-def _is_of_the_object(error: ApiError) -> bool:
-    """A refusal that the document knows is; so is one with a code of the service's, and a record that breaks its
-    reading."""
+def refuses(error: PaymentsError) -> bool:
+    """Whether it is an answer about the object. A refusal that the document knows is; so is one with a code of the
+    service's, and a record that breaks its reading."""
+    if error.retryable or not isinstance(error, ApiError):
+        return False
     said = isinstance(error, ResourceNotFound | ValidationError) or error.service_code is not None
     return said or (error.status is not None and error.status < 300)
 

@@ -70,5 +70,7 @@ class CatchUp:
                         break  # more news than a look may take: the next look begins at the head again
         finally:
             self._backfill.say_refused(begun.walk, counts=True)
+        if begun.failures:
+            raise begun.failures[0]
         self._looked_at = frozenset(head)
         return Coverage.NEWEST

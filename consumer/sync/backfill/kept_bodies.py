@@ -15,7 +15,9 @@ from consumer.events import Delivery, Event, Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import quarantine
 from consumer.ledger.reading.sync_state import KeptState
+from consumer.payments import PaymentsError
 from consumer.sync.application import Application
+from consumer.sync.backfill.page import WholeEvents
 from consumer.sync.settlement import BESIDE_MAX, Settlement
 
 COMPARED_MAX: Final = 500
@@ -31,27 +33,33 @@ class Compared(KeptState, walk="kept_bodies"):
 class KeptBodies:
     """Compares the kept bodies of one application's events with what a walk lists, each once."""
 
-    def __init__(self, app: Application, settlement: Settlement) -> None:
+    def __init__(self, app: Application, settlement: Settlement, whole: WholeEvents) -> None:
         self._app = app
         self._settlement = settlement
+        self._whole = whole
         self._compared: tuple[str, ...] = ()
 
-    async def compare(self, listed: Sequence[Event]) -> None:
-        """Count and log whichever body states something else than the list. One statement, and more only where another
-        body lies in quarantine. Raises LedgerError."""
+    async def compare(self, listed: Sequence[Event]) -> PaymentsError | None:
+        """Count and log whichever body states something else than the list, or than a read where that is brief (case
+        B22): BESIDE_MAX at most. One statement, and more only where another body lies in quarantine. Returns why
+        the walk is to come back for those that could not be read. Raises LedgerError, and a PaymentsError that holds
+        all calls up."""
         if not listed:
-            return
+            return None
         name, known = self._app.name, {event.id: event for event in listed}
         async with self._app.database.reading() as session:
             beside = await quarantine.other_bodies(session, name, sorted(known), BESIDE_MAX, but=self._compared)
             if not beside:
-                return
+                return None
             before = (await Compared.of(session, name)).names
             recorded = await events.load(session, {(name, str(row.event_id)) for row in beside})
+        disputed = [known[event.id] for event in recorded.values() if not _was_confirmed(event)]
+        reads = await self._whole.read(disputed, known)
+        known |= reads.whole
         names = dict.fromkeys(before)
         for row in beside:
             first = recorded.get((name, str(row.event_id)))
-            if first is None or row.delivery_id in names:
+            if first is None or first.id in reads.left or row.delivery_id in names:
                 continue
             names[row.delivery_id] = None
             if _was_confirmed(first) or row.delivery_id in self._settlement.compared:
@@ -64,6 +72,7 @@ class KeptBodies:
         if self._compared != before:
             async with self._app.database.transaction() as session:
                 await Compared(names=self._compared).keep(session, name, now=self._app.clock.now())
+        return reads.failure
 
 
 def _was_confirmed(event: Event) -> bool:

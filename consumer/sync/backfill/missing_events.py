@@ -14,6 +14,7 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.lists.bookmark import ListOrder
 from consumer.lists.orders import WalkPage
 from consumer.lists.walk import Walk
+from consumer.payments import PaymentsError
 from consumer.reason import Reason
 from consumer.sync.application import Application
 from consumer.sync.backfill.cutover import CutOver
@@ -41,15 +42,16 @@ class Begun:
     cut_over: CutOver | None = None
     told: PublishedIds = field(default_factory=PublishedIds)
     unannounced: deque[str] = field(default_factory=partial(deque[str], maxlen=PENDING_MAX))
+    failures: list[PaymentsError] = field(default_factory=list)
 
     def is_acted_on(self, event: Event) -> bool:
         """Whether it is not history by its time."""
         return self.floor is None or event.occurred_at is None or event.occurred_at >= self.floor
 
     def history(self, wanted: Sequence[Event], listed: tuple[Event, ...], announced: Container[str]) -> list[Event]:
-        """What of it a seed archives: all, where it is none. Raises UsageError where no event has a time that a named
-        cut-over could divide."""
-        if self.cut_over is None:
+        """What of it a seed archives: all, where it is none. Raises UsageError where it is to divide some by a named
+        moment, and no event of the page has a time."""
+        if self.cut_over is None or not wanted:
             return list(wanted)
         self.cut_over.require_times(listed)
         history = [event for event in wanted if event.id not in announced and self.cut_over.is_history(event)]
@@ -79,23 +81,29 @@ class MissingEvents:
     def __init__(self, app: Application, settlement: Settlement) -> None:
         self._app = app
         self._settlement = settlement
-        self._kept = KeptBodies(app, settlement)
         self._whole = WholeEvents(app)
+        self._kept = KeptBodies(app, settlement, self._whole)
         self._history = PublishedIds()  # of those whose list shows no time: they are not read singly by each walk
 
     async def take(self, page: WalkPage, begun: Begun) -> None:
         """Publish what is missing, as a read shows it where it is listed in brief (case B22), settle the hints that the
         page confirms, and count both; keep what can only be kept, which is not understood, or larger than the topic
-        takes; compare what lies here under several bodies; and only then move the bookmark. A dry run only counts."""
+        takes; compare what lies here under several bodies; and only then move the bookmark. A dry run only counts.
+
+        Of those that could not be read, nothing is decided: a walk of the bookmark raises PaymentsError and comes back,
+        another goes on, and `begun.failures` has why."""
         listed = understand(page.items, self._app)
         missing = [one for one in await self._missing(listed.events, begun.walk.order) if one.id not in begun.told]
         announced = await self._announced(listed.events)
         acted_on = self._acted_on(missing, announced, begun)
-        if not begun.options.dry_run and (whole := await self._whole.read(acted_on, announced)):
-            listed = listed.with_whole(whole)
-            missing = [whole.get(event.id, event) for event in missing]
+        reads = await self._whole.read(_told_apart(acted_on, begun.options), announced)
+        if reads.whole or reads.left:
+            listed, missing = listed.after(reads), reads.applied(missing)
+            announced = {event_id: one for event_id, one in announced.items() if event_id not in reads.left}
             acted_on = self._acted_on(missing, announced, begun)
-            self._history.add(sorted(whole.keys() - {event.id for event in acted_on}))
+            self._history.add(sorted(reads.whole.keys() - {event.id for event in acted_on}))
+        if reads.failure is not None:
+            begun.failures.append(reads.failure)
         wanted = begun.history(acted_on, listed.events, announced)
         if begun.options.seed:
             announced = {}  # the hints stay: `confirm` brings their events with effects
@@ -111,14 +119,18 @@ class MissingEvents:
         self._app.metrics.walked.labels(self._app.name, "recovered").inc(len(unannounced))
         self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(len(announced))
         lacking = {event.id for event in missing}
-        await self._kept.compare([event for event in listed.events if event.id not in lacking])
+        uncompared = await self._kept.compare([event for event in listed.events if event.id not in lacking])
         strange = [*listed.strange, *await self._too_large(refused)]
-        if strange or begun.options.follows_bookmark:
+        failure = reads.failure or uncompared
+        moves = begun.options.follows_bookmark and failure is None
+        if strange or moves:
             async with self._app.database.transaction() as session:
                 kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
                 await quarantine.put(session, kept, self._app.clock.now())
-                if begun.options.follows_bookmark:
+                if moves:
                     await self._app.keep(session, page.bookmark)
+        if begun.options.follows_bookmark and failure is not None:
+            raise failure
 
     def _acted_on(self, missing: Sequence[Event], announced: Container[str], begun: Begun) -> list[Event]:
         """Those that a webhook announced, and those that are not history."""
@@ -148,3 +160,8 @@ class MissingEvents:
             known = await events.known(session, [(self._app.name, event_id) for event_id in fresh])
         missing = [event for event in fresh.values() if (self._app.name, event.id) not in known]
         return missing[::-1] if order is ListOrder.NEWEST_FIRST else missing
+
+
+def _told_apart(acted_on: Sequence[Event], options: BackfillOptions) -> Sequence[Event]:
+    """What of it is to be read singly: a dry run asks only when something happened, where the list does not say."""
+    return [event for event in acted_on if event.occurred_at is None] if options.dry_run else acted_on

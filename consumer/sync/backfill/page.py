@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
-from consumer.events import UNKNOWN_TYPE, Delivery, Event
+import structlog
+
+from consumer.events import UNKNOWN_TYPE, Delivery, Envelope, Event
 from consumer.payments import EventRecord, PaymentsError, Priority
 from consumer.reason import Reason
-from consumer.sync.api import held_up_s, shown
+from consumer.sync.api import PATIENCE_S, held_up_s, refuses
 from consumer.sync.application import Application
 from consumer.sync.provenance import as_read
+
+LOG = structlog.get_logger()
 
 LISTED: Final = "listed:"
 """How the delivery id of a listed record begins that was kept raw: nobody delivered it."""
 
 VAIN_MAX: Final = 5
 FAILED_MAX: Final = 3
+STEP_MAX_S: Final = 60.0
+KEPT_MAX: Final = 500
+"""Of the newest so many is known that they could not be read, or what they said when a walk was cut."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +38,9 @@ class ListedEvents:
     events: tuple[Event, ...]
     strange: tuple[Delivery, ...]
 
-    def with_whole(self, whole: Mapping[str, Event]) -> ListedEvents:
-        """The same with these, by id, as they were read singly."""
-        return replace(self, events=tuple(whole.get(event.id, event) for event in self.events))
+    def after(self, reads: Reads) -> ListedEvents:
+        """The same without those that were left, and the others as they were read singly."""
+        return replace(self, events=tuple(reads.applied(self.events)))
 
 
 def understand(items: Sequence[EventRecord], app: Application) -> ListedEvents:
@@ -56,56 +64,125 @@ def kept_raw(application: str, raw: bytes, now: datetime, problem: Reason, *, ev
     return Delivery(application=application, id=name, raw=raw, received_at=now, event_id=event_id, problem=problem)
 
 
+@dataclass(kw_only=True)
+class Reads:
+    """What single reads made of listed events: `whole`, by id, as they were read; `left`: those for a later walk or for
+    their hints; `failure`: why the walk is to come back, where it is."""
+
+    whole: dict[str, Event] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
+    failure: PaymentsError | None = None
+
+    def applied(self, listed: Sequence[Event]) -> list[Event]:
+        """Listed events without those that were left, and the others as they were read."""
+        return [self.whole.get(event.id, event) for event in listed if event.id not in self.left]
+
+
+@dataclass(kw_only=True)
+class Waiting:
+    """One that could not be had: for how long at the last look, which was `at_s`, and how often a read of it failed."""
+
+    at_s: float
+    waited_s: float = 0.0
+    failures: int = 0
+
+
 class WholeEvents:
     """Reads what a list shows too little of by its id, before anything is decided (case B22).
 
-    Where single reads show no more than the list, which VAIN_MAX in a row tell, one a page is still tried. One that
-    fails by itself cuts a walk FAILED_MAX times, and is then taken as it is listed: it keeps no other waiting.
+    One that cannot be read is left, and keeps no other of its page waiting. When PATIENCE_S of walks are over it is
+    taken as it is listed, unless a hint announced it: `confirm` is patient for that. Where reads show just what the
+    list does, which VAIN_MAX of a type in a row tell, one of it a page is still read, and those of hints.
     """
 
     def __init__(self, app: Application) -> None:
         self._app = app
         self._of_hints = app.client.with_priority(Priority.CONFIRM).events
         self._others = app.client.with_priority(Priority.BACKFILL).events
-        self._in_vain = 0
-        self._failed: Counter[str] = Counter()
+        self._in_vain: Counter[str] = Counter()
+        self._waiting: dict[str, Waiting] = {}
         self._found: dict[str, Event] = {}  # of a page that was cut: it goes on there
 
-    async def read(self, listed: Sequence[Event], announced: Container[str]) -> Mapping[str, Event]:
-        """Those that say more when read singly, by id; `announced` are in a hurry. Raises PaymentsError."""
-        thin = [event for event in listed if _is_thin(event)]
-        found = self._found = {event.id: self._found[event.id] for event in thin if event.id in self._found}
-        for number, event in enumerate(one for one in thin if one.id not in found):
-            if number and self._in_vain >= VAIN_MAX:
-                break
-            whole = await self._read(event, is_urgent=event.id in announced)
-            is_vain = whole is None or whole.id != event.id or _is_thin(whole)
-            self._in_vain = self._in_vain + 1 if is_vain else 0
-            if whole is not None and not is_vain:
-                found[event.id] = whole
-        self._found = {}
-        return found
+    async def read(self, listed: Sequence[Event], announced: Container[str]) -> Reads:
+        """These as single reads show them; `announced` are in a hurry. Where FAILED_MAX in a row fail, the others are
+        left as well: those that never failed come first the next time. Raises a PaymentsError that holds all calls
+        up."""
+        reads, tried, in_a_row = Reads(), set[str](), 0
+        for event in sorted(filter(is_thin, listed), key=self._failures):
+            is_urgent = event.id in announced
+            if not is_urgent and event.type in tried and self._in_vain[event.type] >= VAIN_MAX:
+                continue
+            if in_a_row >= FAILED_MAX:
+                self._wait(event)
+                reads.left.add(event.id)
+                continue
+            tried.add(event.type)
+            try:
+                whole = self._found.get(event.id) or await self._read(event, is_urgent=is_urgent)
+            except PaymentsError as error:
+                if held_up_s(error) is not None:
+                    raise
+                if not self._is_given_up(event, error):
+                    in_a_row += 1
+                    reads.failure = reads.failure or error
+                    reads.left.add(event.id)
+                elif is_urgent:
+                    reads.left.add(event.id)
+                else:
+                    LOG.warning("event_taken_as_listed", application=event.application, event_id=event.id)
+                continue
+            in_a_row = 0
+            self._waiting.pop(event.id, None)
+            if whole is not None:
+                self._in_vain[event.type] = self._in_vain[event.type] + 1 if whole.data == event.data else 0
+                reads.whole[event.id] = whole
+                _keep_newest(self._found, event.id, whole)
+            elif is_urgent:
+                reads.left.add(event.id)
+        for event_id in reads.whole:
+            self._found.pop(event_id, None)
+        return reads
 
     async def _read(self, event: Event, *, is_urgent: bool) -> Event | None:
-        reader = self._of_hints if is_urgent else self._others
-        try:
-            record = await shown(reader.retrieve(event.id))
-        except PaymentsError as error:
-            self._failed[event.id] += held_up_s(error) is None
-            if self._failed[event.id] < FAILED_MAX:
-                raise
-            record = None
-        del self._failed[event.id]
-        if record is None:
-            return None
+        """None where the answer is not this event, or not understood."""
+        record = await (self._of_hints if is_urgent else self._others).retrieve(event.id)
         name, broke = self._app.name, "event_read_singly_broke_its_reading"
-        return as_read(
+        whole = as_read(
             record.raw_bytes, self._app.locators, application=name, received_at=event.received_at, broke=broke
         )
+        return whole if whole is not None and whole.id == event.id else None
+
+    def _is_given_up(self, event: Event, error: PaymentsError) -> bool:
+        """Whether patience is over with one that failed. One that is old is not refused because it is too new."""
+        waiting = self._wait(event)
+        waiting.failures += 1
+        at = event.occurred_at
+        is_old = at is not None and (self._app.service_time() - at).total_seconds() >= PATIENCE_S
+        return waiting.waited_s >= PATIENCE_S or (is_old and refuses(error))
+
+    def _wait(self, event: Event) -> Waiting:
+        """It waits on. What lies between two walks counts, an outage in which there are none does not."""
+        now_s = self._app.clock.monotonic()
+        waiting = self._waiting.get(event.id) or Waiting(at_s=now_s)
+        waiting.waited_s += min(now_s - waiting.at_s, STEP_MAX_S)
+        waiting.at_s = now_s
+        _keep_newest(self._waiting, event.id, waiting)
+        return waiting
+
+    def _failures(self, event: Event) -> int:
+        return self._waiting[event.id].failures if event.id in self._waiting else 0
 
 
-def _is_thin(event: Event) -> bool:
+def is_thin(found: Event | Envelope) -> bool:
     """Whether it does not say what it is, or whose: of the service's own types each is of an object."""
-    is_somebodys = event.type.startswith(("order.", "checkout.session.", "subscription."))
-    names = (event.order_id, event.subscription_id, event.object_id)
-    return event.type == UNKNOWN_TYPE or (is_somebodys and not any(names))
+    is_somebodys = found.type.startswith(("order.", "checkout.session.", "subscription."))
+    names = (found.order_id, found.subscription_id, found.object_id)
+    return found.type == UNKNOWN_TYPE or (is_somebodys and not any(names))
+
+
+def _keep_newest(kept: dict[str, T], event_id: str, value: T) -> None:
+    """Keep it as the newest of KEPT_MAX."""
+    kept.pop(event_id, None)
+    kept[event_id] = value
+    while len(kept) > KEPT_MAX:
+        del kept[next(iter(kept))]

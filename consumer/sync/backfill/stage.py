@@ -89,7 +89,7 @@ class Backfill(WokenStage):
         pages_max: int | None = None,
     ) -> bool:
         """Take the pages of the walk; False when there were `pages_max` of them and it is left there, as if by a crash:
-        the next one goes on. Raises as `once`."""
+        the next one goes on. Raises as `once`, at the end for events that could not be read by their ids."""
         walk, report = begun.walk, begun.report
         begins_at = await self._list_start.at() if on_progress is not None else None
         progress = WalkProgress(walk, self.app.clock, begins_at=begins_at)
@@ -108,6 +108,8 @@ class Backfill(WokenStage):
             self.say_refused(walk, counts=True)
         if not walk.refused:
             self._cursors_refused.over()
+        if begun.failures:
+            raise begun.failures[0]
         return True
 
     def say_refused(self, walk: Walk, *, counts: bool = False) -> None:

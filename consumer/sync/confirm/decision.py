@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from consumer.events import Delivery, Event, Locators
 from consumer.reason import Reason
-from consumer.sync.confirm.policy import LOOKS, PATIENCE_S
+from consumer.sync.api import PATIENCE_S
+from consumer.sync.confirm.policy import LOOKS
 from consumer.sync.provenance import as_read
 
 Verdict = Event | Reason | None

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from consumer.retry import RetryPolicy
+from consumer.sync.api import PATIENCE_S
 
-PATIENCE_S: Final = 900.0
 LOOKS: Final = RetryPolicy(attempts=1000, first_s=2.0, factor=3.0, ceiling_s=120.0, jitter=0.0)
 """The waits between the looks at a hint that is denied."""
 FAILED_AGAIN_S: Final = 30.0

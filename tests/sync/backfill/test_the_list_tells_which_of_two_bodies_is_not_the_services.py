@@ -17,6 +17,7 @@ from consumer.events import Event, Source, Trust, build_event
 from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.reading import quarantine
+from consumer.payments import ApiError
 from consumer.reason import Reason
 from tests.support.ports import eventually
 from tests.sync.backfilling import backfill
@@ -123,6 +124,22 @@ async def test_both_where_neither_is(world_here: World) -> None:
     await shop.hear(body("99.00"), body("10.00"))
     assert await shop.walk() == [("recorded", "dlv_0", "amount"), ("quarantine", "other:", "amount")]
     assert shop.mismatches == 2
+
+
+# case: I16, B22
+async def test_where_the_list_is_brief_a_read_tells_it_and_nothing_is_ticked_off_before(world_here: World) -> None:
+    shop, service = Shop(world_here), world_here.service
+    service.lists["/v1/events"] = lambda _cursor, _limit: {"items": [{"id": EVENT}], "next_cursor": None}
+    await shop.hear(body("10.00"), body("99.00"))
+    service.failing[f"/v1/events/{EVENT}"] = 422
+    with pytest.raises(ApiError):
+        await shop.walk()
+    service.failing.clear()
+    assert await shop.walk() == [("quarantine", "other:", "amount")]
+    asked = service.calls[f"/v1/events/{EVENT}"]
+    assert await shop.walk() == []
+    assert service.calls[f"/v1/events/{EVENT}"] == asked, "once"
+    assert shop.mismatches == 1
 
 
 async def test_it_costs_a_page_one_statement_where_there_is_no_other_body(world_here: World) -> None:

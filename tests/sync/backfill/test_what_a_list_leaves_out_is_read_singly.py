@@ -4,14 +4,21 @@ anything is decided. Published as it is listed, an event would count as handled,
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from consumer.events import Event
-from consumer.ledger.reading import quarantine
-from consumer.payments import ServerError
-from consumer.sync.backfill.page import FAILED_MAX, VAIN_MAX
+from consumer.ledger.reading import hints, quarantine
+from consumer.lists.progress import Progress
+from consumer.payments import ApiError, EventRecord, PaymentsError
+from consumer.sync.api import PATIENCE_S
+from consumer.sync.backfill.catch_up import CatchUp, Coverage
+from consumer.sync.backfill.page import FAILED_MAX, VAIN_MAX, WholeEvents, understand
 from consumer.sync.backfill.report import BackfillOptions
+from consumer.sync.backfill.stage import Backfill
 from consumer.wire import plan_of
 from tests.sync.backfilling import backfill
 from tests.sync.confirming import hint, stages
@@ -92,30 +99,242 @@ def listed_in_brief(service: ScriptedService, events: list[Json]) -> None:
     }
 
 
+def path_of(event: Json) -> str:
+    return f"/v1/events/{event['id']}"
+
+
+def reads_of(service: ScriptedService, events: list[Json]) -> int:
+    return sum(service.calls[path_of(one)] for one in events)
+
+
 async def test_where_a_read_says_no_more_few_are_made(world: World, service: ScriptedService) -> None:
     # case: B22, B23
-    listed_in_brief(service, [service.event(number, kind="?") for number in range(100)])
+    listed_in_brief(service, events := [service.event(number) for number in range(100)])
+    service.records |= {path_of(one): {"id": one["id"]} for one in events}
     report = await backfill(world).once()
     assert report.published == 100, "archived, and handled by nobody (case I7)"
-    assert sum(calls for path, calls in service.calls.items() if path.startswith("/v1/events/")) == VAIN_MAX
+    assert reads_of(service, events) == VAIN_MAX
 
 
-async def test_one_that_cannot_be_read_keeps_others_waiting_for_a_few_walks_only(
+async def test_what_a_hint_announced_is_read_also_where_reads_are_in_vain(
+    world: World, service: ScriptedService
+) -> None:
+    # case: B22, I16
+    brief = [service.event(number) for number in range(20)]
+    listed_in_brief(service, [*brief, service.event(20, order_id="A-20"), service.event(21, order_id="A-21")])
+    service.records |= {path_of(one): {"id": one["id"]} for one in brief}
+    await hint(world, ["evt_000020", "evt_000021"])
+    await backfill(world).once()
+    assert sorted(one.id for one in await world.published() if is_whole(one)) == ["evt_000020", "evt_000021"]
+
+
+@pytest.mark.parametrize("shown", [("id",), ("id", "type")])
+async def test_odd_events_switch_no_reads_off(world: World, service: ScriptedService, shown: tuple[str, ...]) -> None:
+    # case: B22, I7
+    odd = [service.event(number, kind="ping") for number in range(10)]
+    service.records |= {path_of(one): {"id": one["id"], "type": "ping"} for one in odd}
+    good = [service.event(number, order_id=f"A-{number}") for number in range(10, 20)]
+    service.lists["/v1/events"] = lambda _cursor, _limit: {
+        "items": [{name: one[name] for name in shown} for one in [*odd, *good]],
+        "next_cursor": None,
+    }
+    await backfill(world).once()
+    assert sorted(one.id for one in await world.published() if is_whole(one)) == [one["id"] for one in good]
+
+
+async def pass_walks(world: World, stage: Backfill, seconds: float) -> None:
+    """The loop walks each half minute, and each walk says that events could not be read."""
+    end = world.clock.monotonic() + seconds
+    while world.clock.monotonic() < end:
+        with pytest.raises(ApiError):
+            await stage.once()
+        world.clock.advance(30)
+
+
+async def types(world: World) -> dict[str, str]:
+    return {one.id: one.type for one in await world.published()}
+
+
+@pytest.mark.parametrize("status", [503, 404])
+@pytest.mark.parametrize("is_hinted", [True, False])
+async def test_a_short_fault_of_single_reads_publishes_nothing_in_brief(
+    world: World, service: ScriptedService, status: int, is_hinted: bool
+) -> None:
+    # case: B22, G7, U30
+    events = [service.event(number, order_id=f"A-{number}") for number in range(20)]
+    listed_in_brief(service, events)
+    broken = [one["id"] for one in events[:3]]
+    if is_hinted:
+        await hint(world, broken)
+    service.failing |= {path_of(one): status for one in events[:3]}
+    stage = backfill(world)
+    await pass_walks(world, stage, 300)
+    assert await types(world) == {one["id"]: "order.paid" for one in events[3:]}, "no other waits for them"
+    service.failing.clear()
+    await stage.once()
+    assert await types(world) == {one["id"]: "order.paid" for one in events}
+    assert len(await world.published()) == len(events)
+
+
+async def test_many_that_fail_keep_the_others_waiting_for_a_walk_only(world: World, service: ScriptedService) -> None:
+    # case: B22, G7
+    events = [service.event(number, order_id=f"A-{number}") for number in range(20)]
+    listed_in_brief(service, events)
+    service.failing |= {path_of(one): 422 for one in events[:8]}
+    stage = backfill(world)
+    for walk in range(1, 5):
+        asked = reads_of(service, events[:8])
+        with pytest.raises(ApiError):
+            await stage.once()
+        assert reads_of(service, events[:8]) - asked <= 2 * FAILED_MAX, f"walk {walk}"
+    assert await types(world) == {one["id"]: "order.paid" for one in events[8:]}
+
+
+async def test_one_that_cannot_be_read_is_taken_as_listed_when_patience_is_over(
     world: World, service: ScriptedService
 ) -> None:
     # case: B22, G7
     events = [service.event(number, order_id=f"A-{number}") for number in range(3)]
     listed_in_brief(service, events)
-    service.failing[f"/v1/events/{events[1]['id']}"] = 503
+    hinted, unhinted, healthy = (one["id"] for one in events)
+    await hint(world, [hinted])
+    service.failing |= {path_of(one): 503 for one in events[:2]}
     stage = backfill(world)
-    for _ in range(FAILED_MAX - 1):
-        with pytest.raises(ServerError):
-            await stage.once()
-        assert await world.published() == []
+    await pass_walks(world, stage, PATIENCE_S - 60)
+    assert await types(world) == {healthy: "order.paid"}
+    world.clock.advance(30)
+    with suppress(ApiError):
+        await stage.once()
+    world.clock.advance(60)
     await stage.once()
-    assert sorted((one.id, one.type) for one in await world.published()) == [
-        (events[0]["id"], "order.paid"),
-        (events[1]["id"], "unknown.type"),
-        (events[2]["id"], "order.paid"),
-    ]
-    assert service.calls[f"/v1/events/{events[0]['id']}"] == 1, "a page that was cut goes on where it was"
+    assert await types(world) == {healthy: "order.paid", unhinted: "unknown.type"}
+    async with world.database.reading() as session:
+        assert await hints.count(session, "default") == 1, "which confirm looks after"
+    service.failing.clear()
+    await stage.once()
+    assert (await types(world))[hinted] == "order.paid"
+
+
+async def test_an_outage_uses_up_no_patience(world: World, service: ScriptedService) -> None:
+    # case: B22, G7
+    events = [service.event(0, order_id="A-0")]
+    listed_in_brief(service, events)
+    service.failing[path_of(events[0])] = 422
+    stage = backfill(world)
+    for _ in range(3):
+        with pytest.raises(ApiError):
+            await stage.once()
+        world.clock.advance(2 * PATIENCE_S)
+    assert await world.published() == []
+
+
+async def test_one_that_is_old_is_not_refused_because_it_is_new(world: World, service: ScriptedService) -> None:
+    # case: B22, U30
+    events = [service.event(0, order_id="A-0")]
+    at = (world.clock.now() - timedelta(minutes=30)).isoformat()
+    service.lists["/v1/events"] = lambda _cursor, _limit: {
+        "items": [{"id": events[0]["id"], "type": "order.paid", "created_at": at}],
+        "next_cursor": None,
+    }
+    service.failing[path_of(events[0])] = 404
+    await backfill(world).once()
+    assert await types(world) == {events[0]["id"]: "order.paid"}
+
+
+async def test_a_walk_of_the_whole_list_goes_on_and_says_what_it_left(world: World, service: ScriptedService) -> None:
+    # case: B22, B30
+    events = [service.event(number, order_id=f"A-{number}") for number in range(40)]
+    service.lists["/v1/events"] = lambda cursor, _limit: {
+        "items": [{"id": one["id"]} for one in (events[20:] if cursor else events[:20])],
+        "next_cursor": None if cursor else "next",
+    }
+    service.failing[path_of(events[0])] = 422
+    for _ in range(2):
+        with pytest.raises(ApiError):
+            await backfill(world).once(BackfillOptions(full=True, seed=True))
+        await world.work()
+        assert await types(world) == {one["id"]: "order.paid" for one in events[1:]}
+    service.failing.clear()
+    assert (await backfill(world).once(BackfillOptions(full=True, seed=True))).published == 1
+
+
+async def test_a_seed_with_a_named_end_is_typed_again(world: World, clock: SteppedClock) -> None:
+    # case: B22, B30
+    async with simulated(clock, listed_event_shape="id") as service_side:
+        world.api = service_side.api
+        old = service_side.emit(30)
+        pass_time(world, service_side, hours=1)
+        until = world.clock.now()
+        pass_time(world, service_side, hours=1)
+        young = service_side.emit(5)
+        options = BackfillOptions(seed=True, full=True, until=until)
+        told = await backfill(world).once(replace(options, dry_run=True))
+        done = await backfill(world).once(options)
+        await world.work()
+        again = await backfill(world).once(options)
+        assert [(one.published, one.left, one.without_time) for one in (told, done, again)] == [
+            (len(old), len(young), 0),
+            (len(old), len(young), 0),
+            (0, len(young), 0),
+        ]
+        assert sorted(event.id for event in await world.published()) == sorted(old)
+        everything = await backfill(world).once(BackfillOptions(full=True))
+        assert everything.published == len(young)
+        await world.work()
+        assert (await backfill(world).once(options)).published == 0, "nothing is left that a moment could divide"
+
+
+async def test_what_a_cut_walk_has_read_outlives_a_walk_beside_it(world: World, service: ScriptedService) -> None:
+    # case: B22, B10
+    raws = [service.event(number, order_id=f"A-{number}") for number in range(3)]
+    items = tuple(EventRecord.read({"id": one["id"]}) for one in raws)
+    first, second, other = understand(items, world.app).events
+    whole = WholeEvents(world.app)
+    service.failing[path_of(raws[1])] = 401
+    with pytest.raises(PaymentsError):
+        await whole.read([first, second], ())
+    service.failing.clear()
+    world.clock.advance(600)
+    assert set((await whole.read([other], ())).whole) == {other.id}
+    assert set((await whole.read([first, second], ())).whole) == {first.id, second.id}
+    assert service.calls[path_of(raws[0])] == 1
+
+
+async def test_a_look_at_the_newest_comes_back_for_what_it_could_not_read(
+    world: World, service: ScriptedService
+) -> None:
+    # case: B22, B23
+    listed: list[Json] = []
+
+    def emit(number: int) -> None:
+        one = service.event(number, order_id=f"A-{number}")
+        at = world.clock.now() - timedelta(minutes=30) + timedelta(seconds=number)
+        listed.insert(0, {"id": one["id"], "type": one["type"], "created_at": at.isoformat()})
+
+    def page(cursor: str | None, _limit: int) -> Json:
+        begin = int(cursor or 0)
+        return {"items": listed[begin : begin + 10], "next_cursor": str(begin + 10) if begin < 30 else None}
+
+    class Cut(Exception):
+        """The walk is under way, and will be for long."""
+
+    def cut(_: Progress) -> None:
+        raise Cut
+
+    for number in range(40):
+        emit(number)
+    service.lists["/v1/events"] = page
+    stage = backfill(world)
+    with pytest.raises(Cut):
+        await stage.once(on_progress=cut)
+    emit(40)
+    await hint(world, ["evt_000040"])
+    service.failing["/v1/events/evt_000040"] = 503
+    catch_up = CatchUp(stage)
+    async with stage.walking:
+        with pytest.raises(ApiError):
+            await catch_up.walk()
+        service.failing.clear()
+        assert await catch_up.walk() is Coverage.NEWEST
+    assert (await types(world))["evt_000040"] == "order.paid"
+    assert all(is_whole(event) for event in await world.published())

@@ -245,7 +245,8 @@ async def test_a_listed_record_that_is_not_understood_is_kept_and_does_not_stop_
     # case: U1, B8
     assert isinstance(api, ApplicationApi)
     world = World(broker=broker, database=sqlite_ledger, service=service, api=api, clock=clock)
-    items = [{"id": "evt_1", "type": "order.paid"}, {"odd": True}, {"id": "evt_1", "type": "order.paid"}]
+    listed = service.records["/v1/events/evt_1"] = {"id": "evt_1", "type": "order.paid"}
+    items = [listed, {"odd": True}, listed]
     service.lists["/v1/events"] = lambda cursor, limit: {"items": items, "next_cursor": None}
     report = await backfill(world).once()
     assert (report.published, report.strange) == (1, 1)
