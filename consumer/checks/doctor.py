@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import orjson
@@ -16,8 +17,8 @@ from consumer.broker import TopicReport
 from consumer.checks.awaited_test_event import HOST_SKEW, AwaitedTestEvent
 from consumer.checks.discovery import Proposal, listed_order, propose
 from consumer.clock import Clock
-from consumer.errors import ConsumerError
-from consumer.events import first, parse_json, parse_time
+from consumer.errors import ConsumerError, NotUnderstood
+from consumer.events import first, locate, parse_json, parse_time
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import database_time
 from consumer.ledger.reading import hints, quarantine
@@ -25,7 +26,7 @@ from consumer.lists.bookmark import SERVICE_SKEW, order_of
 from consumer.payments import AuthenticationError, BudgetExhausted, EventRecord, PaymentsError, RateLimitError
 from consumer.sync.api import ApplicationApi, shown
 from consumer.sync.application import Application
-from consumer.sync.backfill.page import LISTED
+from consumer.sync.backfill.page import LISTED, is_thin
 from consumer.sync.identity import Identity
 
 FRESH: Final = timedelta(minutes=1)
@@ -81,31 +82,39 @@ async def event_list(api: ApplicationApi) -> Check:
     """Whether `/v1/events` can be walked: its order, and whether today's locators find what they should."""
     try:
         page = await api.client.events.list(limit=100)
-        whole = await _read_singly(api, page.items)
+        documents, is_brief = await _as_walks_read(api, page.items)
     except PaymentsError as error:
         return Check(name="events", grade=Grade.FAIL, text=error.line())
     if not page.items:
         return Check(name="events", grade=Grade.OK, text="none listed yet")
     order = order_of([parse_time(first(item.raw, api.locators.time)) for item in page.items])
-    fits = propose([item.raw for item in whole or page.items], [], api.locators).fits
+    fits = propose(documents, [], api.locators).fits
     poor = [fact for fact in ("id", "type", "order", "subscription") if fits[fact] < 1]
     summary = f"{len(page.items)} on the first page, {order.value.replace('_', ' ')}"
-    summary += "; listed in brief, so each is read by its id" if whole else ""
+    summary += "; listed in brief, so each is read by its id" if is_brief else ""
     if poor:
         return Check(name="events", grade=Grade.WARN, text=f"{summary}; not always found: {', '.join(poor)}")
     return Check(name="events", grade=Grade.OK, text=summary)
 
 
-async def _read_singly(api: ApplicationApi, listed: Sequence[EventRecord]) -> Sequence[EventRecord]:
-    """Where the list shows less of an event than a read does (case B22), the first few as they are read; else none."""
-    found: list[EventRecord] = []
-    for item in listed[:SINGLES]:
-        one = None if item.id is None else await shown(api.client.events.retrieve(item.id))
-        if one is not None and item.raw.keys() < one.raw.keys():
-            found.append(one)
-        elif not found:
-            break
-    return found
+async def _as_walks_read(api: ApplicationApi, listed: Sequence[EventRecord]) -> tuple[list[dict[str, Any]], bool]:
+    """The events as a walk has them, and whether any is listed in brief (case B22): of those the first few, as they are
+    read by their ids. Where the first read shows no more than the list, that is all there is of them."""
+    brief: dict[str, EventRecord] = {}
+    for item in listed:
+        with suppress(NotUnderstood):
+            found = locate(item.raw, api.locators)
+            if is_thin(found):
+                brief[found.id] = item
+    whole: list[dict[str, Any]] = []
+    for event_id, item in list(brief.items())[:SINGLES]:
+        one = await shown(api.client.events.retrieve(event_id))
+        if one is not None and one.raw != item.raw:
+            whole.append(one.raw)
+        elif not whole:
+            return [item.raw for item in listed], False
+    thin = {id(item) for item in brief.values()}
+    return [*whole, *(item.raw for item in listed if id(item) not in thin)], bool(whole)
 
 
 def environment(base_url: str, topic_prefix: str) -> Check:
@@ -195,10 +204,9 @@ async def learn(api: ApplicationApi, database: Database, *, test_event: Grade | 
     delivered = [row.headers for row in kept if not row.delivery_id.startswith(LISTED)]
     headers = [orjson.loads(one) for one in (*delivered, *(row.headers for row in waiting))]
     items = (await api.client.events.list(limit=100)).items
-    listed = [item.raw for item in items]
-    whole = [item.raw for item in await _read_singly(api, items)]
-    found = propose([*_documents(raws), *(whole or listed)], headers, api.locators)
-    order = listed_order(listed, found, api.locators)
+    documents, _ = await _as_walks_read(api, items)
+    found = propose([*_documents(raws), *documents], headers, api.locators)
+    order = listed_order([item.raw for item in items], found, api.locators)
     return replace(found, list_order=order, test_event=test_event.value if test_event else None)
 
 

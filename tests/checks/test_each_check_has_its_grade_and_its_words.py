@@ -246,6 +246,21 @@ async def test_a_list_in_brief_is_judged_by_what_its_events_say_when_read(world:
     assert (learned.bodies, learned.fits["type"], learned.fits["order"]) == (doctor.SINGLES, 1.0, 1.0)
 
 
+async def test_a_list_in_brief_is_told_as_the_walks_tell_it(world: World) -> None:
+    # case: B22, U1
+    whole = world.service.event(1, order_id="A-1")
+    brief = {**whole, "data": {"object": {}}}
+    listing(world, listed(0), brief)
+    assert said(await doctor.event_list(world.api)) == (
+        Grade.OK,
+        "2 on the first page, unknown; listed in brief, so each is read by its id",
+    )
+    listing(world, listed(0))
+    asked = world.service.calls.total()
+    assert said(await doctor.event_list(world.api)) == (Grade.OK, "1 on the first page, unknown")
+    assert world.service.calls.total() == asked + 1, "what is listed whole is not read by its id"
+
+
 async def test_what_is_learned_is_learned_from_all_that_was_captured(world: World) -> None:
     # case: U1, U3
     asked = listing(world, *map(listed, range(3)))
