@@ -128,9 +128,10 @@ def _leaves(document: Any, at: str = "", depth: int = 0) -> Iterator[Leaf]:
 
 
 def _best(bodies: Sequence[Sequence[Leaf]], is_it: Callable[[Leaf], bool]) -> tuple[Place, ...]:
-    """Up to three pointers that are found most often; of equals the shallower one first."""
+    """Up to three pointers that are found most often; of equals the shallower one first. What names a subscription
+    stands before the id of an object, which may be a charge's."""
     counts = Counter(pointer for body in bodies for pointer, value in body if is_it((pointer, value)))
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0].count("/"), item[0]))
+    ranked = sorted(counts.items(), key=lambda item: (_weakness(item[0]), -item[1], item[0].count("/"), item[0]))
     return tuple(Place(pointer, count / len(bodies)) for pointer, count in ranked[:3])
 
 
@@ -173,7 +174,19 @@ def _is_object(leaf: Leaf) -> bool:
 
 
 def _is_subscription(leaf: Leaf) -> bool:
-    return _name(leaf[0]) == "subscription_id" or _is_object(leaf)
+    return (_names_subscription(leaf[0]) and isinstance(leaf[1], str | int)) or _is_object(leaf)
+
+
+def _names_subscription(pointer: str) -> bool:
+    return pointer.endswith(("/subscription_id", "/subscription", "/subscription/id"))
+
+
+def _weakness(pointer: str) -> int:
+    """0 for what names a subscription, 1 for anything else, 2 beside the envelope's own fields: it may be the
+    webhook's."""
+    if pointer in ("/subscription", "/subscription/id"):
+        return 2
+    return 0 if _names_subscription(pointer) else 1
 
 
 def _ends(*names: str) -> Callable[[Leaf], bool]:

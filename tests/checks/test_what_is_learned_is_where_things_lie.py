@@ -86,6 +86,24 @@ def test_an_object_is_named_by_an_id_that_is_not_the_events(rest: dict[str, Any]
     assert places("object", {"type": "order.paid", **rest}) == wanted
 
 
+@pytest.mark.parametrize("said", ["sub_1", {"id": "sub_1"}])
+def test_a_charge_names_its_subscription(said: object) -> None:
+    # case: U1, A5
+    charge = {"type": "subscription.renewed", "data": {"object": {"id": "pay_1", "subscription": said}}}
+    named = "/data/object/subscription" + ("/id" if isinstance(said, dict) else "")
+    assert places("subscription", charge) == [named, "/data/object/id"]
+    own = {"type": "subscription.active", "subscription": said, "data": {"id": "sub_2"}}
+    assert places("subscription", own)[0] == "/data/id", "the other may be the webhook's"
+
+
+def test_what_is_learned_of_a_charge_is_what_todays_locators_find() -> None:
+    # case: U1, A5
+    of_charge = {"id": "pay_1", "subscription": "sub_1"}
+    active = {"type": "subscription.active", "data": {"object": {"id": "sub_1"}}}
+    charge = {"type": "subscription.renewed", "data": {"object": of_charge}}
+    assert places("subscription", active, active, charge) == ["/data/object/subscription", "/data/object/id"]
+
+
 @pytest.mark.parametrize("nothing", [None, [], {}, ["sub_1"]])
 def test_what_holds_no_value_is_no_place(nothing: object) -> None:
     # case: U1
