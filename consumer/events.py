@@ -92,14 +92,14 @@ class Locators:
         "/data/subscription/id",
         "/data/subscription",
         "/subscription_id",
-        "/subscription/id",
-        "/subscription",
         "/data/object/id",
         "/data/id",
         "/object/id",
         "/data/object_id",
         "/object_id",
         "/resource_id",
+        "/subscription/id",
+        "/subscription",
         "/object",
     )
     customer: tuple[str, ...] = (

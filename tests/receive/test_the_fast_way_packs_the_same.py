@@ -60,6 +60,22 @@ def test_an_event_whose_object_is_a_charge_is_of_the_subscription_it_names(
     assert (found.subscription_id, found.key) == ("sub_1", "subscription:sub_1")
 
 
+@pytest.mark.parametrize("own", ["hook_1", {"id": "hook_1"}])
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"data": {"object": {"id": "sub_1"}}},
+        {"data": {"id": "sub_1"}},
+        {"object": {"id": "sub_1"}},
+        {"object_id": "sub_1"},
+    ],
+)
+def test_the_subscription_of_a_webhook_puts_not_all_events_under_one_key(own: object, about: dict[str, object]) -> None:
+    # case: U1, A5
+    found = identify({"id": "evt_1", "type": "subscription.active", "subscription": own, **about}, Locators())
+    assert found.key == "subscription:sub_1"
+
+
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001 - made aware
 @example(datetime(2026, 3, 1, 11, 59, 59, 999999, UTC))
 @example(datetime(2026, 3, 1, 12, 0, 0, 0, UTC))
