@@ -80,8 +80,8 @@ class Reconcile(WokenStage):
         ledger knows nothing of are remembered as they are and not published, because somebody else has acted on them
         already. What is paid from now on differs from that, and brings its event. Subscriptions are adopted (case
         B19). Later, what is unknown is acted on, and weighs like any other change unless a gap explains it: the
-        baseline may have seen a list that was cut short. Before any walk of the events has begun, which says from when on
-        orders are ours, each walk is a baseline, also of what changed since the last, but for what events have told;
+        baseline may have seen a list that was cut short. Before any walk of the events has begun, which says from when
+        on orders are ours, each walk is a baseline, also of what changed since the last, but for what events told of;
         so is the first one after it. `max_changes` says that it is to be acted on from the first walk on, and counts it
         always. Without `leads` the walk leaves no bookmark: observations
         carry versions, so two walks at once do no harm.

@@ -56,7 +56,7 @@ async def test_before_any_walk_of_the_events_the_second_one_acts_on_no_order_eit
     assert {key for key, _ in await seen(world)} == {"subscription:sub_1"}, "access follows state"
     await events_walked(world)
     lists(world, orders=[order(1, "PAID"), order(2), order(3, "PAID"), order(4, "PAID")])
-    assert (await stage.once()).baseline == 1, "paid since the last walk, and told by no event: before that of the events"
+    assert (await stage.once()).baseline == 1, "told by no event: paid before that walk"
     lists(world, orders=[order(1, "PAID"), order(2, "PAID"), order(3, "PAID"), order(4, "PAID")])
     assert (await stage.once()).published == 1
     assert ("order:A-2", "PAID") in await seen(world), "paid since then"
@@ -94,7 +94,7 @@ async def test_what_events_told_of_is_acted_on_before_any_walk_of_them(world: Wo
 
 
 async def test_who_had_a_baseline_is_healed_as_ever_though_nothing_walks_the_events(world: World) -> None:
-    """An installation of serve, work and the nightly walk, whose first one a version made that knew nothing of early."""
+    """An installation of serve, work and the nightly walk, whose first one was made by an older version."""
     # case: B30
     await baselined(world)
     await _no_walk_of_the_events(world)
