@@ -147,6 +147,15 @@ class Deployment:
 
         await eventually(is_settled, within_s=within_s, every_s=0.2, what="every listed event is handled")
 
+    async def walked(self, within_s: float = 60.0) -> None:
+        """Wait until the first walks are over: what comes now, a webhook is the first to tell."""
+
+        async def has_walked() -> bool:
+            standing = await self.standing()
+            return standing.walked_at is not None and standing.reconciled_at is not None
+
+        await eventually(has_walked, within_s=within_s, what="the first walks are over")
+
     async def healthy(self, within_s: float = 60.0) -> None:
         """Wait until `consumer status` says so."""
 

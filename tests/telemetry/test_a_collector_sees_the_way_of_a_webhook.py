@@ -46,7 +46,9 @@ async def test_from_the_port_to_the_handler_it_is_one_trace(tmp_path: Path) -> N
     app.router.add_post("/v1/traces", collector.take)
     async with TestServer(app) as server, deployment(tmp_path, **embedded(tmp_path)) as found:
         found.environ["CONSUMER_TRACES_ENDPOINT"] = str(server.make_url("/"))
+        found.environ["CONSUMER_SYNC_INTERVAL_S"] = "60"  # the webhook is to be the first to tell
         async with started(*[found.process(role) for role in ROLES]):
+            await found.walked()
             found.sandbox.set_webhook_url(f"http://127.0.0.1:{found.environ['CONSUMER_PORT']}/webhooks/default")
             found.pay_order()
             await found.shipped(within_s=60)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.promises.deployment import deployment, embedded, started
-from tests.support.ports import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -25,13 +24,8 @@ async def test_through_all_processes(tmp_path: Path) -> None:
         found.environ |= {"CONSUMER_LOG_LEVEL": "debug", "CONSUMER_LOG_FORMAT": "json"}
         found.environ["CONSUMER_SYNC_INTERVAL_S"] = "60"  # the webhook is to be the first to tell
         processes = [found.process(role) for role in ROLES]
-
-        async def has_walked() -> bool:
-            standing = await found.standing()
-            return standing.walked_at is not None and standing.reconciled_at is not None  # neither is to be the first
-
         async with started(*processes):
-            await eventually(has_walked, within_s=60, what="the first walks are over")
+            await found.walked()
             found.sandbox.set_webhook_url(f"http://127.0.0.1:{found.environ['CONSUMER_PORT']}/webhooks/default")
             found.pay_order()
             await found.shipped(within_s=60)

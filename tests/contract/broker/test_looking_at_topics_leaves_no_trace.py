@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from consumer.broker import Broker, EmbeddedBroker, KafkaBroker, TopicConfig
+from consumer.broker import Broker, EmbeddedBroker, KafkaBroker, TopicConfig, TopicReport
 from consumer.broker.kafka.connection import KafkaConnection
 from consumer.broker.kafka.inspection import inspect
 from consumer.errors import BrokerError, BrokerUnavailable
 from tests.contract.broker.conftest import Log, message
 from tests.support.kafka import KafkaServer
-from tests.support.ports import free_port
+from tests.support.ports import eventually, free_port
 
 
 def wanted(name: str, partitions: int = 2) -> TopicConfig:
@@ -88,7 +88,13 @@ async def test_every_setting_that_could_lose_records_comes_with_the_command_that
     settings |= {"min.insync.replicas": "2", "message.timestamp.type": "CreateTime"}
     await admin.create_topics([NewTopic(name=name, num_partitions=1, replication_factor=1, topic_configs=settings)])
     broker = KafkaBroker([address])
-    [found] = await broker.look([wanted(name, partitions=12)])
+
+    async def shown() -> TopicReport:
+        [one] = await broker.look([wanted(name, partitions=12)])
+        assert one.partitions == 1, "a topic is there a moment after it was made"
+        return one
+
+    found = await eventually(shown)
     for setting in ("cleanup.policy=compact", "retention.ms=1000", "max.message.bytes=5000", "min.insync.replicas=2"):
         assert any(setting in line for line in found.wrong), found.wrong
     assert not any("no record is taken" in line for line in found.wrong), "with one replica Kafka 4 takes them"
