@@ -414,7 +414,8 @@ class Worker:
             await self._dispatcher.renew_claims()
             async with self._database.transaction() as session:
                 await handlers.register(session, self._registry.handlers, self._clock.now())
-                await handlers.waiting_is_over(session, self._breakers.answered())
+                await handlers.waiting_is_over(session, answered := self._breakers.answered())
+            self._breakers.noted(answered)
             await self._measure()
         await self._heed_clock()
         self._pauser.abandoned(self._executor.abandoned_by())

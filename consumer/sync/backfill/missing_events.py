@@ -90,8 +90,8 @@ class MissingEvents:
         page confirms, and count both; keep what can only be kept, which is not understood, or larger than the topic
         takes; compare what lies here under several bodies; and only then move the bookmark. A dry run only counts.
 
-        Of those that could not be read, nothing is decided: a walk of the bookmark raises PaymentsError and comes back,
-        another goes on, and `begun.failures` has why."""
+        Of those that could not be read, nothing is decided, and `begun.failures` has why: the walk goes on, and the
+        bookmark stays before them."""
         listed = understand(page.items, self._app)
         missing = [one for one in await self._missing(listed.events, begun.walk.order) if one.id not in begun.told]
         announced = await self._announced(listed.events)
@@ -102,8 +102,6 @@ class MissingEvents:
             announced = {event_id: one for event_id, one in announced.items() if event_id not in reads.left}
             acted_on = self._acted_on(missing, announced, begun)
             self._history.add(sorted(reads.whole.keys() - {event.id for event in acted_on}))
-        if reads.failure is not None:
-            begun.failures.append(reads.failure)
         wanted = begun.history(acted_on, listed.events, announced)
         if begun.options.seed:
             announced = {}  # the hints stay: `confirm` brings their events with effects
@@ -121,16 +119,15 @@ class MissingEvents:
         lacking = {event.id for event in missing}
         uncompared = await self._kept.compare([event for event in listed.events if event.id not in lacking])
         strange = [*listed.strange, *await self._too_large(refused)]
-        failure = reads.failure or uncompared
-        moves = begun.options.follows_bookmark and failure is None
+        if (failure := reads.failure or uncompared) is not None:
+            begun.failures.append(failure)
+        moves = begun.options.follows_bookmark and not begun.failures
         if strange or moves:
             async with self._app.database.transaction() as session:
                 kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
                 await quarantine.put(session, kept, self._app.clock.now())
                 if moves:
                     await self._app.keep(session, page.bookmark)
-        if begun.options.follows_bookmark and failure is not None:
-            raise failure
 
     def _acted_on(self, missing: Sequence[Event], announced: Container[str], begun: Begun) -> list[Event]:
         """Those that a webhook announced, and those that are not history."""

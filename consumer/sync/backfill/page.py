@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import structlog
 
 from consumer.events import UNKNOWN_TYPE, Delivery, Envelope, Event
-from consumer.payments import EventRecord, PaymentsError, Priority
+from consumer.payments import EventRecord, PaymentsError, Priority, ServiceUnreachable
 from consumer.reason import Reason
 from consumer.sync.api import PATIENCE_S, held_up_s, refuses
 from consumer.sync.application import Application
@@ -24,6 +24,7 @@ LISTED: Final = "listed:"
 """How the delivery id of a listed record begins that was kept raw: nobody delivered it."""
 
 VAIN_MAX: Final = 5
+THIN_MAX: Final = 50
 FAILED_MAX: Final = 3
 STEP_MAX_S: Final = 60.0
 KEPT_MAX: Final = 500
@@ -92,7 +93,8 @@ class WholeEvents:
 
     One that cannot be read is left, and keeps no other of its page waiting. When PATIENCE_S of walks are over it is
     taken as it is listed, unless a hint announced it: `confirm` is patient for that. Where reads show just what the
-    list does, which VAIN_MAX of a type in a row tell, one of it a page is still read, and those of hints.
+    list does, which VAIN_MAX of a type in a row tell, or THIN_MAX that say no more of what is wanted, one of it a page is
+    still read, and those of hints.
     """
 
     def __init__(self, app: Application) -> None:
@@ -100,6 +102,7 @@ class WholeEvents:
         self._of_hints = app.client.with_priority(Priority.CONFIRM).events
         self._others = app.client.with_priority(Priority.BACKFILL).events
         self._in_vain: Counter[str] = Counter()
+        self._still_thin: Counter[str] = Counter()
         self._waiting: dict[str, Waiting] = {}
         self._found: dict[str, Event] = {}  # of a page that was cut: it goes on there
 
@@ -110,7 +113,7 @@ class WholeEvents:
         reads, tried, in_a_row = Reads(), set[str](), 0
         for event in sorted(filter(is_thin, listed), key=self._failures):
             is_urgent = event.id in announced
-            if not is_urgent and event.type in tried and self._in_vain[event.type] >= VAIN_MAX:
+            if not is_urgent and event.type in tried and self._is_vain(event.type):
                 continue
             if in_a_row >= FAILED_MAX:
                 self._wait(event)
@@ -120,7 +123,7 @@ class WholeEvents:
             try:
                 whole = self._found.get(event.id) or await self._read(event, is_urgent=is_urgent)
             except PaymentsError as error:
-                if held_up_s(error) is not None:
+                if _holds_all_up(error):
                     raise
                 if not self._is_given_up(event, error):
                     in_a_row += 1
@@ -135,6 +138,7 @@ class WholeEvents:
             self._waiting.pop(event.id, None)
             if whole is not None:
                 self._in_vain[event.type] = self._in_vain[event.type] + 1 if whole.data == event.data else 0
+                self._still_thin[event.type] = self._still_thin[event.type] + 1 if is_thin(whole) else 0
                 reads.whole[event.id] = whole
                 _keep_newest(self._found, event.id, whole)
             elif is_urgent:
@@ -160,6 +164,9 @@ class WholeEvents:
         is_old = at is not None and (self._app.service_time() - at).total_seconds() >= PATIENCE_S
         return waiting.waited_s >= PATIENCE_S or (is_old and refuses(error))
 
+    def _is_vain(self, event_type: str) -> bool:
+        return self._in_vain[event_type] >= VAIN_MAX or self._still_thin[event_type] >= THIN_MAX
+
     def _wait(self, event: Event) -> Waiting:
         """It waits on. What lies between two walks counts, an outage in which there are none does not."""
         now_s = self._app.clock.monotonic()
@@ -171,6 +178,12 @@ class WholeEvents:
 
     def _failures(self, event: Event) -> int:
         return self._waiting[event.id].failures if event.id in self._waiting else 0
+
+
+def _holds_all_up(error: PaymentsError) -> bool:
+    """Whether it says nothing of the event. The list was shown just now: a request that was sent and not answered
+    does."""
+    return held_up_s(error) is not None and not (isinstance(error, ServiceUnreachable) and error.sent)
 
 
 def is_thin(found: Event | Envelope) -> bool:

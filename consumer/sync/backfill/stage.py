@@ -89,7 +89,7 @@ class Backfill(WokenStage):
         pages_max: int | None = None,
     ) -> bool:
         """Take the pages of the walk; False when there were `pages_max` of them and it is left there, as if by a crash:
-        the next one goes on. Raises as `once`, at the end for events that could not be read by their ids."""
+        the next one goes on. Raises as `once`."""
         walk, report = begun.walk, begun.report
         begins_at = await self._list_start.at() if on_progress is not None else None
         progress = WalkProgress(walk, self.app.clock, begins_at=begins_at)
@@ -108,8 +108,6 @@ class Backfill(WokenStage):
             self.say_refused(walk, counts=True)
         if not walk.refused:
             self._cursors_refused.over()
-        if begun.failures:
-            raise begun.failures[0]
         return True
 
     def say_refused(self, walk: Walk, *, counts: bool = False) -> None:
@@ -120,7 +118,8 @@ class Backfill(WokenStage):
                 self.app.metrics.cursors_refused.labels(self.app.name).inc(walk.refused)
 
     async def conclude(self, begun: Begun) -> BackfillReport:
-        """A walk is complete: remember what it tells, and say what it found. Raises LedgerError."""
+        """A walk has seen all: remember what it tells, and say what it found. Raises LedgerError, and PaymentsError where
+        events could not be read by their ids: such a walk is not complete, and comes back for them."""
         walk, options, cut_over, report = begun.walk, begun.options, begun.cut_over, begun.report
         now = walk.now
         report.order, report.pages, report.gap, report.refused = walk.order, walk.pages_read, walk.gap, walk.refused
@@ -128,14 +127,19 @@ class Backfill(WokenStage):
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)
         left_alone = None
-        if options.follows_bookmark:
+        if begun.failures:
+            pass  # neither is the bookmark at the end, nor all history seen to
+        elif options.follows_bookmark:
             left_alone = await self._note(report, tuple(begun.unannounced), now)
         elif options.sees_to_history:
             async with self.app.database.transaction() as session:
                 await cutover.SeenTo(at=now).keep(session, self.app.name, now=now)
-        if cut_over is not None and cut_over.is_first and not options.dry_run:
+        is_over = cut_over is not None and (cut_over.is_said or not begun.failures)
+        if cut_over is not None and cut_over.is_first and is_over and not options.dry_run:
             await self.first_walk.begin(cut_over.at + self.first_walk.history)
         self._say(report, left_alone)
+        if begun.failures:
+            raise begun.failures[0]
         return report
 
     # --- what a walk tells --------------------------------------------------------------------------------------

@@ -124,14 +124,15 @@ class Reconcile(WokenStage):
             events_walked = await self._events_walked(session)
         # A limited walk that was braked has left the unknown as unknown as it was: the baseline is still to be made.
         baselined = before.baselined or terms.baseline or not report.braked
+        is_limited = terms.max_changes is not None
         state = ReconcileState(
             began=terms.began if baselined else None,
             ended=now,
             braked=report.braked,
             baselined=baselined,
-            early=terms.is_early and not events_walked,
+            early=before.early if is_limited else terms.is_early and not events_walked,
             owes_payments=True,
-            payments_baselined=before.payments_baselined,
+            payments_baselined=before.payments_baselined and not terms.is_early,
             answered=before.beside,
             unplaced=report.unplaced,
             unplaced_paid=report.unplaced_paid,
@@ -169,9 +170,9 @@ class Reconcile(WokenStage):
         terms = Terms(
             began=self._app.clock.now(),
             max_changes=None,
-            baseline=state.early or not state.payments_baselined,
+            baseline=not state.payments_baselined,
             has_gap=False,
-            is_early=state.early,
+            is_early=not state.payments_baselined,
         )
         await self._payments(report, terms, state)
         report.seconds = self._app.clock.monotonic() - began_s

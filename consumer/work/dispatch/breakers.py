@@ -40,9 +40,13 @@ class Breakers:
         return found is not None and found.is_open
 
     def answered(self) -> Mapping[str, datetime]:
-        """When an attempt last succeeded since it was asked last, by handler; without those that are open now."""
-        found, self._answered = self._answered, {}
-        return {name: at for name, at in found.items() if not self.is_open(name)}
+        """When an attempt last succeeded, of which nobody has noted it yet, by handler; without those that are open
+        now."""
+        return {name: at for name, at in self._answered.items() if not self.is_open(name)}
+
+    def noted(self, answered: Mapping[str, datetime]) -> None:
+        """What `answered` said is in the ledger."""
+        self._answered = {name: at for name, at in self._answered.items() if answered.get(name) != at}
 
     def room(self, handler: Handler, now: datetime, limit: int) -> int:
         """How many of the handler's runs may start now, of `limit` that could."""

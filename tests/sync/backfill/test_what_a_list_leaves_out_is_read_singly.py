@@ -13,10 +13,11 @@ import pytest
 from consumer.events import Event
 from consumer.ledger.reading import hints, quarantine
 from consumer.lists.progress import Progress
-from consumer.payments import ApiError, EventRecord, PaymentsError
+from consumer.payments import ApiError, EventRecord, PaymentsError, ServiceUnreachable
 from consumer.sync.api import PATIENCE_S
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
-from consumer.sync.backfill.page import FAILED_MAX, VAIN_MAX, WholeEvents, understand
+from consumer.sync.backfill.cutover import Began, SeenTo
+from consumer.sync.backfill.page import FAILED_MAX, THIN_MAX, VAIN_MAX, WholeEvents, understand
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.backfill.stage import Backfill
 from consumer.wire import plan_of
@@ -213,6 +214,71 @@ async def test_one_that_cannot_be_read_is_taken_as_listed_when_patience_is_over(
     service.failing.clear()
     await stage.once()
     assert (await types(world))[hinted] == "order.paid"
+
+
+async def test_pages_wait_for_what_cannot_be_read_side_by_side(world: World, service: ScriptedService) -> None:
+    # case: B22, B10
+    events = [service.event(number, order_id=f"A-{number}") for number in range(6)]
+
+    def page(cursor: str | None, _limit: int) -> Json:
+        begin = int(cursor or 0)
+        items = [{"id": one["id"]} for one in events[begin : begin + 2]]
+        return {"items": items, "next_cursor": str(begin + 2) if begin < 4 else None}
+
+    service.lists["/v1/events"] = page
+    service.failing |= {path_of(one): 503 for one in events[::2]}
+    stage = backfill(world)
+    await pass_walks(world, stage, PATIENCE_S)
+    assert await types(world) == {one["id"]: "order.paid" for one in events[1::2]}
+    world.clock.advance(60)
+    await stage.once()
+    assert sorted(await types(world)) == [one["id"] for one in events], "none of the pages waited for another"
+
+
+async def test_one_that_the_service_never_answers_for_holds_no_walk_up(
+    world: World, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: B22, G7
+    raws = [service.event(number, order_id=f"A-{number}") for number in range(2)]
+    listed = understand(tuple(EventRecord.read({"id": one["id"]}) for one in raws), world.app).events
+    service.records |= {path_of(one): one for one in raws}
+    whole = WholeEvents(world.app)
+    real = whole._read
+
+    async def hangs(event: Event, *, is_urgent: bool) -> Event | None:
+        if event is listed[0]:
+            raise ServiceUnreachable(sent=True)
+        return await real(event, is_urgent=is_urgent)
+
+    monkeypatch.setattr(whole, "_read", hangs)
+    reads = await whole.read(listed, ())
+    assert (set(reads.whole), reads.left) == ({raws[1]["id"]}, {raws[0]["id"]})
+
+
+async def test_where_reads_never_say_more_of_what_is_wanted_few_are_made(
+    world: World, service: ScriptedService
+) -> None:
+    # case: B22, U1
+    listed_in_brief(service, events := [service.event(number) for number in range(100)])
+    service.records |= {path_of(one): {"id": one["id"], "read": number} for number, one in enumerate(events)}
+    await backfill(world).once()
+    assert reads_of(service, events) == THIN_MAX
+
+
+async def test_a_seed_that_could_not_read_all_keeps_its_cut_over(world: World, service: ScriptedService) -> None:
+    """Typed again and again it never ended, and the loop began an hour before its own first walk: what was paid between
+    was left alone."""
+    # case: B22, B30
+    listed_in_brief(service, events := [service.event(number, order_id=f"A-{number}") for number in range(2)])
+    service.failing[path_of(events[0])] = 503
+    until = world.clock.now() - timedelta(minutes=1)
+    service.records |= {path_of(one): {**one, "created_at": (until - timedelta(days=1)).isoformat()} for one in events}
+    stage = backfill(world)
+    with pytest.raises(ApiError):
+        await stage.once(BackfillOptions(seed=True, full=True, until=until))
+    async with world.database.reading() as session:
+        assert (await Began.of(session, "default")).began == until + stage.first_walk.history
+        assert (await SeenTo.of(session, "default")).at is None
 
 
 async def test_an_outage_uses_up_no_patience(world: World, service: ScriptedService) -> None:

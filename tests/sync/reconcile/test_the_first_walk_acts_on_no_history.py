@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from consumer.ledger.reading import sync_state
+from consumer.payments import PaymentsError
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import Began
 from consumer.sync.reconcile.policy import ReconcilePolicy
@@ -78,6 +79,40 @@ async def test_nor_does_a_payment_bring_what_it_remembered(world: World) -> None
     await events_walked(world)
     await stage._step()
     assert (await remembered(world)).early is False, "at once, not a day later"
+    assert await seen(world) == []
+
+
+async def test_a_limited_walk_that_was_braked_leaves_it_early(world: World) -> None:
+    # case: B30, B31
+    await _no_walk_of_the_events(world)
+    stage = reconcile(world)
+    lists(world)
+    await stage.once()
+    lists(world, orders=[order(number, "PAID") for number in range(3)])
+    assert (await stage.once(max_changes=2)).braked
+    await events_walked(world)
+    assert (await stage.once(max_changes=2)).braked
+    assert (await stage.once()).baseline == 3
+    assert await seen(world) == []
+
+
+@pytest.mark.parametrize("walked", [True, False])
+async def test_payments_of_an_early_walk_that_was_cut_are_remembered(world: World, walked: bool) -> None:
+    # case: B30, F38
+    await _no_walk_of_the_events(world)
+    stage = reconcile(world)
+    lists(world, payments=[{"id": "pay_1", "status": "PENDING"}])
+    await stage.once()
+    if walked:
+        await events_walked(world)
+    world.service.failing["/v1/payments"] = 503
+    with pytest.raises(PaymentsError):
+        await stage.once()
+    world.service.failing.clear()
+    lists(world, payments=[{"id": "pay_1", "status": "SUCCEEDED"}, {"id": "pay_2", "status": "SUCCEEDED"}])
+    await stage._step()
+    state = await remembered(world)
+    assert (state.early, state.owes_payments, state.payments_baselined) == (not walked, False, True)
     assert await seen(world) == []
 
 
