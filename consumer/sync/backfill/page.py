@@ -93,8 +93,8 @@ class WholeEvents:
 
     One that cannot be read is left, and keeps no other of its page waiting. When PATIENCE_S of walks are over it is
     taken as it is listed, unless a hint announced it: `confirm` is patient for that. Where reads show just what the
-    list does, which VAIN_MAX of a type in a row tell, or THIN_MAX that say no more of what is wanted, one of it a page is
-    still read, and those of hints.
+    list does, which VAIN_MAX of a type in a row tell, or say no more of what is wanted, which THIN_MAX tell, one of it
+    a page is still read, and those of hints.
     """
 
     def __init__(self, app: Application) -> None:

@@ -118,8 +118,8 @@ class Backfill(WokenStage):
                 self.app.metrics.cursors_refused.labels(self.app.name).inc(walk.refused)
 
     async def conclude(self, begun: Begun) -> BackfillReport:
-        """A walk has seen all: remember what it tells, and say what it found. Raises LedgerError, and PaymentsError where
-        events could not be read by their ids: such a walk is not complete, and comes back for them."""
+        """A walk has seen all: remember what it tells, and say what it found. Raises LedgerError, and PaymentsError
+        where events could not be read by their ids: such a walk is not complete, and comes back for them."""
         walk, options, cut_over, report = begun.walk, begun.options, begun.cut_over, begun.report
         now = walk.now
         report.order, report.pages, report.gap, report.refused = walk.order, walk.pages_read, walk.gap, walk.refused
