@@ -121,24 +121,22 @@ class Backfill(WokenStage):
         """A walk has seen all: remember what it tells, and say what it found. Raises LedgerError, and PaymentsError
         where events could not be read by their ids: such a walk is not complete, and comes back for them."""
         walk, options, cut_over, report = begun.walk, begun.options, begun.cut_over, begun.report
-        now = walk.now
+        now, is_complete = walk.now, not begun.failures
         report.order, report.pages, report.gap, report.refused = walk.order, walk.pages_read, walk.gap, walk.refused
         report.seconds = self.app.clock.monotonic() - begun.began_s
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)
         left_alone = None
-        if begun.failures:
-            pass  # neither is the bookmark at the end, nor all history seen to
-        elif options.follows_bookmark:
+        if options.follows_bookmark and is_complete:
             left_alone = await self._note(report, tuple(begun.unannounced), now)
-        elif options.sees_to_history:
+        elif options.sees_to_history and is_complete:
             async with self.app.database.transaction() as session:
                 await cutover.SeenTo(at=now).keep(session, self.app.name, now=now)
-        is_over = cut_over is not None and (cut_over.is_said or not begun.failures)
-        if cut_over is not None and cut_over.is_first and is_over and not options.dry_run:
+        holds = is_complete or (cut_over is not None and cut_over.is_said)  # one that an operator named holds anyway
+        if cut_over is not None and cut_over.is_first and holds and not options.dry_run:
             await self.first_walk.begin(cut_over.at + self.first_walk.history)
         self._say(report, left_alone)
-        if begun.failures:
+        if not is_complete:
             raise begun.failures[0]
         return report
 

@@ -83,8 +83,8 @@ class Reconcile(WokenStage):
         baseline may have seen a list that was cut short. Before any walk of the events has begun, which says from when
         on orders are ours, each walk is a baseline, also of what changed since the last, but for what events told of;
         so is the first one after it. `max_changes` says that it is to be acted on from the first walk on, and counts it
-        always. Without `leads` the walk leaves no bookmark: observations
-        carry versions, so two walks at once do no harm.
+        always. Without `leads` the walk leaves no bookmark: observations carry versions, so two walks at once do no
+        harm.
 
         Payments come last and weigh nothing: the bookmark is kept before them. Where they cannot be read, this raises,
         and the leader tries them again alone.
