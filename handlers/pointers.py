@@ -6,19 +6,43 @@ settings may replace them. An observation wraps the record as it was read, a ser
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from consumer.plugin import Event
 
 EVENT_PLACES = ("/data/object", "/data", "/object", "")
 RECORD_PLACES = ("/data/record",)
 TEXT_MAX_CHARS = 255
+_POINTER, _MARK = re.compile(r"(/([^~/]|~[01])*)+\Z"), re.compile(r"=(true|false)\Z")
 TEST_MARKERS = (
     *(f"{place}/{word}=true" for place in EVENT_PLACES for word in ("test", "is_test")),
     *(f"{place}/livemode=false" for place in EVENT_PLACES),
 )
+
+
+def pointer(text: str) -> str:
+    """A JSON pointer (RFC 6901), as an option gives it. Raises ValueError: one that is none would find nothing, or
+    fail every run."""
+    if not _POINTER.match(text):
+        raise ValueError("must be a JSON pointer: it begins with '/', and '~' stands only before 0 or 1")
+    return text
+
+
+def marker(text: str) -> str:
+    """A JSON pointer and what stands there: `/test=true`. Raises ValueError."""
+    if not _MARK.search(text):
+        raise ValueError("must be a JSON pointer and =true or =false, like /test=true")
+    pointer(text.rpartition("=")[0])
+    return text
+
+
+Pointers = tuple[Annotated[str, AfterValidator(pointer)], ...]
+Markers = tuple[Annotated[str, AfterValidator(marker)], ...]
 
 
 def look(event: Event, candidates: Sequence[str]) -> Any:
@@ -58,7 +82,7 @@ def marked_as_test(event: Event, markers: Iterable[str]) -> bool:
 
 @cache
 def _marked(markers: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    parts = [marker.partition("=") for marker in markers]
+    parts = [marker.rpartition("=") for marker in markers]
     is_true = [(pointer, wanted == "true") for pointer, _, wanted in parts]
     return tuple(one for one, true in is_true if true), tuple(one for one, true in is_true if not true)
 

@@ -35,6 +35,8 @@ def option_problems(registry: Registry, options: Mapping[str, Mapping[str, Any]]
             for item in error.errors(include_input=False, include_url=False):
                 place = ".".join(str(part) for part in (NAME, plugin, *item["loc"]))
                 found.append(f"{place}: {reason(item)}")
+        except Exception as error:  # noqa: BLE001 - a validator of the plugin's own; its text may repeat a value
+            found.append(f"{NAME}.{plugin}: {model.__name__} breaks on these options ({type(error).__name__})")
     return found
 
 

@@ -51,3 +51,5 @@ def options_for(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         return model.model_validate(given)
     except ValidationError as error:
         raise HandlerMisuse(f"the options do not fit {model.__name__}: {misfits(error)}") from None
+    except Exception as error:  # noqa: BLE001 - a validator of the plugin's own; its text may repeat a value
+        raise HandlerMisuse(f"{model.__name__} breaks on these options: {type(error).__name__}") from None

@@ -10,21 +10,25 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from handlers.pointers import TEST_MARKERS
+from handlers.pointers import TEST_MARKERS, Markers, Pointers
 
 DEFAULT_ENTITLEMENT = "default"
-_DURATION = re.compile(r"(\d+)([smhd])\Z")
+_DURATION = re.compile(r"([0-9]{1,9})([smhd])\Z")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+DURATION_MAX = timedelta(days=36_500)  # a time that is reckoned with it stays a time
 
 
 def duration(text: object) -> timedelta:
-    """`90s`, `10m`, `6h`, `14d`. Raises ValueError for anything else."""
+    """`90s`, `10m`, `6h`, `14d`, of at most a hundred years. Raises ValueError for anything else."""
     if isinstance(text, timedelta):
         return text
     found = _DURATION.match(text) if isinstance(text, str) else None
     if found is None:
         raise ValueError("a duration is a number and one of s, m, h, d: 14d")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    length = timedelta(**{_UNITS[found[2]]: int(found[1])})
+    if length > DURATION_MAX:
+        raise ValueError("a duration is at most a hundred years")
+    return length
 
 
 def past_due(text: object) -> str:
@@ -76,21 +80,21 @@ class Policy(BaseModel):
     past_due_lease: Duration = timedelta(days=1)
     unmapped_retry: Duration = timedelta(minutes=5)
     unmapped_retry_max: Duration = timedelta(hours=1)
-    test_markers: tuple[str, ...] = TEST_MARKERS
-    customer: tuple[str, ...] = ("/customer_reference", "/customer/reference", "/metadata/customer_reference")
-    price: tuple[str, ...] = ("/price_id", "/price/id", "/price")
-    product: tuple[str, ...] = ("/product_id", "/product/id", "/product", "/price/product_id")
-    session: tuple[str, ...] = (
+    test_markers: Markers = TEST_MARKERS
+    customer: Pointers = ("/customer_reference", "/customer/reference", "/metadata/customer_reference")
+    price: Pointers = ("/price_id", "/price/id", "/price")
+    product: Pointers = ("/product_id", "/product/id", "/product", "/price/product_id")
+    session: Pointers = (
         "/checkout_session_id",
         "/session_id",
         "/checkout_session/id",
         "/session/id",
         "/checkout_session",
     )
-    order: tuple[str, ...] = ("/order_id", "/checkout_session/order_id", "/session/order_id")
-    period_end: tuple[str, ...] = ("/current_period_end", "/period_end", "/current_period/end", "/renews_at")
-    past_due_since: tuple[str, ...] = ("/past_due_since", "/past_due_at")
-    ended_at: tuple[str, ...] = ("/ended_at", "/end_at")
+    order: Pointers = ("/order_id", "/checkout_session/order_id", "/session/order_id")
+    period_end: Pointers = ("/current_period_end", "/period_end", "/current_period/end", "/renews_at")
+    past_due_since: Pointers = ("/past_due_since", "/past_due_at")
+    ended_at: Pointers = ("/ended_at", "/end_at")
 
     def grants_of(self, price_id: str | None, product_id: str | None) -> tuple[str, ...] | None:
         """The entitlements of a price (or its product); None when it is not mapped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from handlers.fulfilment.order import Matching
-from handlers.pointers import TEST_MARKERS
+from handlers.pointers import TEST_MARKERS, Markers, Pointers
 
 
 class Options(BaseModel):
@@ -20,14 +20,14 @@ class Options(BaseModel):
 
     matching: Matching = "auto"
     read_within_s: float = Field(default=3.0, ge=0, le=3600)
-    test_markers: tuple[str, ...] = TEST_MARKERS
-    amount: tuple[str, ...] = ("/amount", "/order/amount")
-    customer: tuple[str, ...] = ("/customer_reference", "/order/customer_reference", "/customer/reference")
-    service_order: tuple[str, ...] = ("/id",)
-    payment: tuple[str, ...] = ("/payment_id", "/payment/id")
-    payment_order: tuple[str, ...] = ("/order_id", "/order/order_id")
-    payment_service_order: tuple[str, ...] = ("/order/id", "/order")
-    payment_subscription: tuple[str, ...] = ("/subscription_id", "/subscription/id", "/subscription")
-    mode: tuple[str, ...] = ("/mode", "/session/mode")
-    lapse_read_delay_s: float = 30.0
-    disagreement_read_delay_s: float = 60.0
+    test_markers: Markers = TEST_MARKERS
+    amount: Pointers = ("/amount", "/order/amount")
+    customer: Pointers = ("/customer_reference", "/order/customer_reference", "/customer/reference")
+    service_order: Pointers = ("/id",)
+    payment: Pointers = ("/payment_id", "/payment/id")
+    payment_order: Pointers = ("/order_id", "/order/order_id")
+    payment_service_order: Pointers = ("/order/id", "/order")
+    payment_subscription: Pointers = ("/subscription_id", "/subscription/id", "/subscription")
+    mode: Pointers = ("/mode", "/session/mode")
+    lapse_read_delay_s: float = Field(default=30.0, ge=0, le=86400)
+    disagreement_read_delay_s: float = Field(default=60.0, ge=0, le=86400)

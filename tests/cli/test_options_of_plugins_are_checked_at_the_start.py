@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+from pydantic import BaseModel, field_validator
 
 from consumer.app.options import option_problems
-from consumer.work.registry import load_registry
+from consumer.errors import HandlerMisuse
+from consumer.plugin import Context, Event, declared, handles
+from consumer.plugin.options import options_for
+from consumer.work.registry import Registry, load_registry
 from tests.cli.conftest import Run
 
 PLUGIN = "CONSUMER_HANDLER_OPTIONS"
@@ -32,6 +37,52 @@ def test_what_fits_is_no_problem_even_for_a_plugin_that_is_not_allowed_here() ->
     options = {"access": {"past_due": "keep"}, "fulfilment": {"matching": "on"}}
     assert option_problems(load_registry(), options) == []
     assert option_problems(load_registry(["fulfilment"]), options) == []
+
+
+def test_a_pointer_that_finds_nothing_and_a_time_without_end_are_refused() -> None:
+    """`amount` without its slash failed each order's run, one after the other; 9999999d each run of who is past due."""
+    options: dict[str, dict[str, object]] = {
+        "access": {"past_due": "grace:9999999d", "settle": "9999999999d", "test_markers": ["/livemode"]},
+        "fulfilment": {"amount": ["amount"], "payment": ["/a~2"], "lapse_read_delay_s": 1e300},
+    }
+    assert option_problems(load_registry(), options) == [
+        f"{PLUGIN}.access.past_due: a duration is at most a hundred years",
+        f"{PLUGIN}.access.settle: a duration is a number and one of s, m, h, d: 14d",
+        f"{PLUGIN}.access.test_markers.0: must be a JSON pointer and =true or =false, like /test=true",
+        f"{PLUGIN}.fulfilment.amount.0: must be a JSON pointer: it begins with '/', and '~' stands only before 0 or 1",
+        f"{PLUGIN}.fulfilment.payment.0: must be a JSON pointer: it begins with '/', and '~' stands only before 0 or 1",
+        f"{PLUGIN}.fulfilment.lapse_read_delay_s: input should be less than or equal to 86400",
+    ]
+
+
+class Broken(BaseModel):
+    """A plugin's own model, whose validator stumbles instead of refusing."""
+
+    limit: int = 1
+
+    @field_validator("limit")
+    @classmethod
+    def _odd(cls, value: int) -> int:
+        raise OverflowError(f"hush {value}")
+
+
+OPTIONS = Broken
+
+
+@handles("order.paid", name="test:broken")
+async def broken(event: Event, ctx: Context) -> None:
+    """Nothing."""
+
+
+def test_a_validator_that_breaks_is_a_problem_of_its_plugin_and_repeats_no_value() -> None:
+    handler = declared(broken)
+    assert handler is not None
+    handler = replace(handler, plugin="warehouse")
+    [problem] = option_problems(Registry([handler], []), {"warehouse": {"limit": 5}})
+    assert problem == f"{PLUGIN}.warehouse: Broken breaks on these options (OverflowError)"
+    with pytest.raises(HandlerMisuse, match="Broken breaks on these options: OverflowError") as refused:
+        options_for(broken, {"limit": 5})
+    assert "hush" not in str(refused.value)
 
 
 # case: S11
