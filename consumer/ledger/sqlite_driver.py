@@ -228,6 +228,16 @@ class Connection(aiosqlite.Connection):
         self._is_left = True
 
 
+class _Opened(sqlite3.Connection):
+    """Ends its transaction before it is closed: it stays open, and keeps its lock, for as long as somebody holds a
+    cursor of it that has failed or was not read to its end, be it by a traceback."""
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self.rollback()
+        super().close()
+
+
 _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
 _ENTERED: set[str] = set()
 """Files that this process has had open: where it finds them moved, it has seen to what was in them, and goes on."""
@@ -293,7 +303,7 @@ def _entered(database: str, *, timeout: float, **given: Any) -> tuple[sqlite3.Co
 def _opened(database: str, *, timeout: float, **given: Any) -> sqlite3.Connection:
     # The file was made before, or has to be there: SQLite would make an empty one, which everybody may read.
     address = database if database == NOWHERE else f"{Path(database).absolute().as_uri()}?mode=rw"
-    opened: sqlite3.Connection = sqlite3.connect(address, timeout=timeout, **{**given, "uri": True})
+    opened: sqlite3.Connection = sqlite3.connect(address, timeout=timeout, **{**given, "uri": True, "factory": _Opened})
     try:
         sqlite_file.use_wal(opened, timeout)
     except BaseException:

@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 
 from consumer.plugin import Context, Event
@@ -56,15 +57,17 @@ class Acts:
         return [one for one in self._all if one.handler == handler]
 
     def require_no_act_was_done_twice(self) -> None:
-        """An act is done again only when the process that did it was killed or stood still before that was stored, and
-        then under the same idempotency key (cases G1, H11)."""
+        """An act is done again only when the process that did it was killed or stood still before that was stored, or
+        who does it again stood still in the middle of it while its claim ran out; and then under the same idempotency
+        key (cases G1, H11)."""
         done: dict[tuple[str, str], list[Act]] = defaultdict(list)
         for one in self._all:
             done[one.handler, one.event_id].append(one)
         for acts in done.values():
             assert len({one.idempotency_key for one in acts}) == 1, f"a key of its own each time: {acts}"
-            for one in acts[:-1]:
-                assert one.process.is_dead or one.process.stood_still, f"done again, and nothing had happened: {acts}"
+            for one, again in pairwise(acts):
+                befell = one.process.is_dead or one.process.stood_still or again.process.stood_still
+                assert befell, f"done again, and nothing had happened: {acts}"
 
     def require_order(self, handler: str, places: Mapping[str, int]) -> None:
         """Of one key the acts followed each other as their events did in the ledger (case G5)."""

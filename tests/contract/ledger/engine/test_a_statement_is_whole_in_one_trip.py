@@ -132,3 +132,25 @@ def test_the_thread_of_a_command_that_is_over_ends_without_a_word(monkeypatch: p
     thread.start()
     thread.join(10)
     assert (thread.is_alive(), said) == (False, [])
+
+
+async def test_who_is_cut_off_in_a_statement_keeps_no_lock_by_what_is_left_of_it(sqlite_ledger: Database) -> None:
+    """A cursor that is not read to its end keeps SQLite's connection open behind its close; tracebacks keep cursors."""
+    path = sqlite_ledger.path
+    async with sqlite_ledger.engine.begin() as connection:
+        await _filled(connection, 0)
+    cut_off = sqlite_driver.connection(str(path), timeout=1.0)
+    await cut_off
+    cut_off.begin_with_next("BEGIN IMMEDIATE")
+    left = cut_off.cursor()
+    await left.execute(
+        "WITH RECURSIVE found(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM found LIMIT 1000)"
+        " INSERT INTO numbers SELECT n, 1 FROM found RETURNING n"
+    )
+    ended = cut_off.stop()
+    assert ended is not None
+    await ended
+    async with sqlite_ledger.engine.begin() as connection:
+        assert await connection.scalar(text("SELECT count(*) FROM numbers")) == 0
+        await _filled(connection, 1)
+    del left
