@@ -25,6 +25,10 @@ from consumer.work.outbound.dead_letters import DeadLetters
 from consumer.work.outbound.relay import Relay
 from consumer.work.pausing.pauser import Pauser
 from consumer.work.registry import Registry
+from consumer.work.rounds.backlog import Backlog
+from consumer.work.rounds.housekeeping import Housekeeping
+from consumer.work.rounds.poll_loop import PollLoop
+from consumer.work.rounds.position import Position
 from consumer.work.worker import Worker, WorkerConfig
 
 
@@ -92,20 +96,46 @@ def build_worker(
         dispatcher.go_singly(harm.handler)
         pauser.cut(harm)
 
-    return Worker(
+    position = Position(database=database, topic=config.topic, clock=clock)
+    poll_loop = PollLoop(
         database=database,
         broker=broker,
-        registry=registry,
+        topic=config.topic,
+        group=config.group,
+        batch=config.batch,
+        drain_s=config.drain_s,
         ingest=ingest,
         dispatcher=dispatcher,
         relay=relay,
-        dead_letters=dead_letters,
+        pauser=pauser,
+        position=position,
+        clock=clock,
+        observer=observer,
+    )
+    backlog = Backlog(database=database, lag=poll_loop.lag, clock=clock, observer=observer)
+    housekeeping = Housekeeping(
+        database=database,
+        registry=registry,
+        ingest=ingest,
+        dispatcher=dispatcher,
         executor=executor,
         breakers=breakers,
         pauser=pauser,
-        watchdog=Watchdog(config.cutoff_s, on_cut=cut, give_up=give_up),
+        position=position,
+        backlog=backlog,
         clock=clock,
         observer=observer,
-        config=config,
+    )
+    return Worker(
+        poll_loop=poll_loop,
+        dispatcher=dispatcher,
+        relay=relay,
+        dead_letters=dead_letters,
+        housekeeping=housekeeping,
+        backlog=backlog,
+        executor=executor,
+        pauser=pauser,
+        watchdog=Watchdog(config.cutoff_s, on_cut=cut, give_up=give_up),
+        drain_s=config.drain_s,
         watch=watch,
     )

@@ -42,6 +42,7 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/work/dispatch/*", ("tests/work/dispatch", "tests/work/pausing", HANDLING)),
     ("consumer/work/ingest/*", ("tests/work/ingest", "tests/work/dispatch", HANDLING)),
     ("consumer/work/execution/*", ("tests/work/execution", "tests/work/dispatch")),
+    ("consumer/work/rounds/*", ("tests/work/rounds", "tests/work")),
     ("consumer/work/*", ("tests/work",)),
     ("consumer/sync/backfill/*", ("tests/sync/backfill", "tests/sync")),
     ("consumer/sync/confirm/*", ("tests/sync/confirm", "tests/sync")),

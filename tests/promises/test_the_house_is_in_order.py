@@ -44,7 +44,7 @@ OF_TESTS_ONLY = {
     "simulation",  # two workers on one loop
     "payments/against_sandbox", "payments/budget", "payments/writes", "receive/refused", "receive/telling",
     "sandbox/pages",
-    "work/execution/blocking", "work/loading", "work/rounds", "work/telling",  # rooms for one floor's files
+    "work/execution/blocking", "work/loading", "work/telling",  # rooms for one floor's files
 }  # fmt: skip
 """Folders of tests that mirror none of the code's, and why (decision 24)."""
 

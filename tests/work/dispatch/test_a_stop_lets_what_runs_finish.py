@@ -17,9 +17,9 @@ from consumer.errors import BrokerUnavailable, LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers
 from consumer.plugin import Context, Event, handles
-from consumer.work import worker
 from consumer.work.dispatch import dispatcher
 from consumer.work.ingest import claiming
+from consumer.work.rounds import housekeeping, poll_loop
 from consumer.work.worker import WorkerConfig
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, order_paid
@@ -55,7 +55,7 @@ async def test_what_runs_at_a_stop_is_let_finish_and_stored(
 
 async def test_a_stop_waits_for_no_record(database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     # case: O8
-    monkeypatch.setattr(worker, "POLL_S", 600.0)
+    monkeypatch.setattr(poll_loop, "POLL_S", 600.0)
 
     @handles("order.paid", name="test:any")
     async def taken(event: Event, ctx: Context) -> None: ...
@@ -81,7 +81,7 @@ async def test_a_stop_waits_for_no_next_try_and_takes_itself_for_no_recovery(
         nonlocal polls
         polls += 1
         if polls == 2:
-            monkeypatch.setattr(worker, "RETRY_MOST_S", 0.01)
+            monkeypatch.setattr(poll_loop, "RETRY_MOST_S", 0.01)
         if polls == 4:
             await asyncio.Event().wait()
         raise BrokerUnavailable("away")
@@ -90,7 +90,7 @@ async def test_a_stop_waits_for_no_next_try_and_takes_itself_for_no_recovery(
         return polls == wanted
 
     monkeypatch.setattr(EmbeddedSubscription, "poll", away)
-    monkeypatch.setattr(worker, "RETRY_MOST_S", 600.0)
+    monkeypatch.setattr(poll_loop, "RETRY_MOST_S", 600.0)
     shop = Workshop(database, broker, [])
     with capture_logs() as said:
         for wanted in (1, 4):  # it rests; it polls
@@ -113,7 +113,7 @@ async def test_a_stop_waits_for_no_ledger_to_come(
         raise LedgerUnavailable("away")
 
     monkeypatch.setattr(handlers, "register", away)
-    monkeypatch.setattr(worker, "RETRY_MOST_S", 600.0)
+    monkeypatch.setattr(housekeeping, "RETRY_S", 600.0)
     async with Workshop(database, broker, []).working() as working:
         await asyncio.wait_for(tried.wait(), 60)
     assert not working.polls

@@ -27,7 +27,7 @@ from consumer.work.dispatch import ahead
 from consumer.work.dispatch.ahead import AHEAD_MAX, PATIENCE_S, SURE_S, Ahead
 from consumer.work.dispatch.dispatcher import PATIENT_S, QUIET_S, RETRY_S
 from consumer.work.execution.claimed import Claimed
-from consumer.work.worker import HOUSEKEEPING_S, RENEW_EVERY
+from consumer.work.rounds.housekeeping import HOUSEKEEPING_S, RENEW_EVERY
 from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid

@@ -6,26 +6,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from consumer.broker import Broker, GroupReport
+from consumer.broker import GroupReport
 from consumer.broker.base import Lag, Partition, Record
 from consumer.clock import DrivenClock
-from consumer.errors import BrokerError, BrokerUnavailable, ConsumerError, LedgerBehind, LedgerError, LedgerUnavailable
-from consumer.ledger import Database
+from consumer.errors import BrokerError, BrokerUnavailable, ConsumerError, LedgerBehind, LedgerUnavailable
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
-from consumer.telemetry.loop_watch import Blocked
-from consumer.work import worker as module
 from consumer.work.ingest.ingest import Taken
-from consumer.work.worker import RENEW_EVERY, Worker, WorkerConfig
-from tests.work.outbound.test_one_relay_publishes import emit
-from tests.work.workshop import Workshop
+from consumer.work.rounds import poll_loop as module
+from consumer.work.rounds.poll_loop import PollLoop
+from consumer.work.rounds.position import Position
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ZERO, ONE = Partition("events", 0), Partition("events", 1)
@@ -82,31 +79,29 @@ class Clock(DrivenClock):
 
 
 class Bench:
-    """A worker whose parts are made by hand."""
+    """A loop whose parts are made by hand."""
 
-    def __init__(self, kind: type[Worker] = Worker) -> None:
+    def __init__(self, kind: type[PollLoop] = PollLoop) -> None:
         self.clock = Clock()
         self.polls, self.commits, self.takes, self.starts = Step(), Step(), Step(), Step()
         self.understood = Step()
         self.loose: list[frozenset[Partition]] = []
         self.was_idle: list[bool] = []
-        self.dispatcher, self.relay, self.letters, self.pauser, self.observer, self.breakers = (
-            Said() for _ in range(6)
-        )
+        self.dispatcher, self.relay, self.pauser, self.observer = (Said() for _ in range(4))
         self.subscription: Any = SimpleNamespace(
             poll=self.polls.next, commit=self.commits.next, start=self.starts.next, lag=self._lag
         )
-        self.ingest = SimpleNamespace(take=self._take, understand=self.understood.next, paused=frozenset())
+        self.ingest = SimpleNamespace(take=self._take, understand=self.understood.next)
         self.stop = asyncio.Event()
         nothing: Any = None
         parts: dict[str, Any] = {
-            "ingest": self.ingest, "dispatcher": self.dispatcher, "relay": self.relay, "dead_letters": self.letters,
-            "breakers": self.breakers, "pauser": self.pauser, "observer": self.observer,
+            "ingest": self.ingest, "dispatcher": self.dispatcher, "relay": self.relay, "pauser": self.pauser,
+            "observer": self.observer, "broker": SimpleNamespace(look_at_groups=self._groups),
         }  # fmt: skip
-        self.worker = kind(
-            database=nothing, registry=nothing, executor=nothing, watchdog=nothing, clock=self.clock,
-            broker=SimpleNamespace(look_at_groups=self._groups),
-            config=WorkerConfig(topic="events", batch=50), **parts,
+        self.position = Position(database=nothing, topic="events", clock=self.clock)
+        self.loop = kind(
+            database=nothing, topic="events", group="work", batch=50, drain_s=20.0, position=self.position,
+            clock=self.clock, **parts,
         )  # fmt: skip
 
     async def _groups(self, _: object) -> Sequence[GroupReport]:
@@ -117,7 +112,7 @@ class Bench:
 
     async def _take(self, records: Sequence[Record], *, loose: frozenset[Partition]) -> Taken:
         self.loose.append(loose)
-        self.was_idle.append(self.worker._idle.is_set())
+        self.was_idle.append(self.loop._idle.is_set())
         self.clock.advance(0.25)
         taken: Taken = await self.takes.next(records)
         return taken
@@ -125,12 +120,12 @@ class Bench:
     async def poll(self, records: Any, *, takes: Sequence[Any] = (NOTHING,), commit: Any = frozenset()) -> None:
         """One round, in which this was polled; what was taken and committed of it."""
         self.polls.script, self.takes.script, self.commits.script = [records], list(takes), [commit]
-        await self.worker._poll(self.subscription, self.stop)
+        await self.loop._poll(self.subscription, self.stop)
 
     def told(self) -> str | None:
         """What keeps the worker, as whoever asks is told."""
         try:
-            self.worker.check()
+            self.loop.check()
         except ConsumerError as error:
             return error.code
         return None
@@ -152,13 +147,13 @@ async def test_what_was_stored_is_committed_behind_its_last_record_and_the_parts
     await bench.poll([FIRST, SECOND, OTHER])
     assert bench.polls.asked == [(50, module.POLL_S)]
     assert bench.takes.asked == [[FIRST, SECOND, OTHER]]
-    assert (bench.was_idle, bench.worker._idle.is_set()) == ([False], True), "who revokes waits for it"
+    assert (bench.was_idle, bench.loop._idle.is_set()) == ([False], True), "who revokes waits for it"
     assert bench.commits.asked == [{ZERO: 6, ONE: 10}]
     assert bench.observer.calls == [("batch", NOTHING, [FIRST, SECOND, OTHER], 0.25)]
     assert bench.pauser.calls == [("taken", NOTHING)]
     assert bench.dispatcher.calls == [("take", ())]
     assert (bench.relay.calls, bench.told(), bench.clock.naps) == ([], None, [])
-    assert bench.worker._idle.is_set()
+    assert bench.loop._idle.is_set()
 
 
 async def test_a_poll_of_nothing_takes_nothing(bench: Bench) -> None:
@@ -220,7 +215,7 @@ async def test_a_poll_that_fails_is_told_until_one_succeeds(bench: Bench) -> Non
 async def test_a_commit_that_fails_is_told_until_one_succeeds_whatever_is_polled(bench: Bench) -> None:
     with capture_logs() as logs:
         await bench.poll([FIRST], commit=BrokerUnavailable())
-        assert bench.worker._idle.is_set()
+        assert bench.loop._idle.is_set()
         await bench.poll([])
         assert bench.told() == "broker_unavailable"
         await bench.poll([SECOND])
@@ -249,10 +244,10 @@ async def test_told_to_stop_it_commits_nothing_that_was_not_stored(bench: Bench)
     bench.stop.set()
     await bench.poll([FIRST], takes=[LedgerUnavailable()])
     assert (bench.clock.naps, bench.commits.asked, bench.observer.calls) == ([], [], [])
-    assert bench.worker._idle.is_set()
+    assert bench.loop._idle.is_set()
 
 
-class Compared(Worker):
+class Compared(PollLoop):
     """Ledger and group are compared by the test's own answers: which of the records follow, and where nothing lies
     between."""
 
@@ -269,11 +264,11 @@ class Compared(Worker):
 # case: O7
 async def test_records_that_do_not_follow_are_left_and_those_that_do_are_taken() -> None:
     bench = Bench(Compared)
-    assert isinstance(bench.worker, Compared)
-    bench.worker.asked, bench.worker.answers = [], [([OTHER], frozenset()), ([OTHER], frozenset({ONE}))]
+    assert isinstance(bench.loop, Compared)
+    bench.loop.asked, bench.loop.answers = [], [([OTHER], frozenset()), ([OTHER], frozenset({ONE}))]
     behind = LedgerBehind(frozenset({("events", 0)})), LedgerBehind(frozenset({("events", 1)}))
     await bench.poll([FIRST, OTHER], takes=[*behind, NOTHING])
-    assert bench.worker.asked == [{ZERO}, {ONE}]
+    assert bench.loop.asked == [{ZERO}, {ONE}]
     assert bench.takes.asked == [[FIRST, OTHER], [OTHER], [OTHER]]
     assert bench.loose == [frozenset(), frozenset(), {ONE}]
     assert bench.commits.asked == [{ONE: 10}]
@@ -282,49 +277,38 @@ async def test_records_that_do_not_follow_are_left_and_those_that_do_are_taken()
 # case: O7
 async def test_after_an_assignment_ledger_and_group_are_compared_before_anything_is_taken() -> None:
     bench = Bench(Compared)
-    assert isinstance(bench.worker, Compared)
-    bench.worker.asked, bench.worker.answers = [], [([], frozenset())]
-    await bench.worker._began(frozenset({ZERO, ONE}))
+    assert isinstance(bench.loop, Compared)
+    bench.loop.asked, bench.loop.answers = [], [([], frozenset())]
+    await bench.loop._began(frozenset({ZERO, ONE}))
     await bench.poll([FIRST])
-    assert (bench.worker.asked, bench.takes.asked) == ([frozenset()], [])
+    assert (bench.loop.asked, bench.takes.asked) == ([frozenset()], [])
     assert bench.observer.calls == [("moved", "assigned", 2)]
 
 
-class GoesBack(Worker):
-    """The ledger's place is the test's."""
-
-    back: list[Any]
-
-    async def _go_back(
-        self, subscription: object, stands: Mapping[Partition, int], behind: frozenset[Partition]
-    ) -> frozenset[Partition]:
-        return await Step(self.back.pop(0)).next()  # type: ignore[no-any-return]  # an error or partitions
-
-
 # case: O7
-async def test_a_comparison_is_tried_until_it_succeeds_and_leaves_what_was_set_back_or_went() -> None:
-    bench = Bench(GoesBack)
-    assert isinstance(bench.worker, GoesBack)
-    stands = Step(BrokerUnavailable(), {ZERO: 4}, {ZERO: 4})
+async def test_a_comparison_is_tried_until_it_succeeds_and_leaves_what_was_set_back_or_went(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stands, back = Step(BrokerUnavailable(), {ZERO: 4}, {ZERO: 4}), Step(LedgerUnavailable(), frozenset({ZERO}))
     bench.subscription.stands = stands.next
-    bench.worker.back = [LedgerUnavailable(), frozenset({ZERO})]
-    bench.worker._must_compare = True
+    monkeypatch.setattr(bench.position, "go_back", back.next)
+    bench.position.must_compare = True
     with capture_logs() as logs:
-        found = await bench.worker._that_follow(bench.subscription, [FIRST, OTHER], frozenset({ONE}), bench.stop)
+        found = await bench.loop._that_follow(bench.subscription, [FIRST, OTHER], frozenset({ONE}), bench.stop)
     assert found == ([], frozenset())  # 0 is set back, 1 is another member's
     assert (bench.clock.naps, bench.told()) == ([module.RETRY_MOST_S] * 2, "broker_unavailable")
-    assert not bench.worker._must_compare
+    assert not bench.position.must_compare
     assert [line["event"] for line in logs] == [
         "ledger_and_log_not_compared", "ledger_and_log_not_compared", "ledger_and_log_not_compared_over",
     ]  # fmt: skip
-    stands.script, bench.worker.back = [{ZERO: 4, ONE: 9}], [frozenset({ZERO})]
-    found = await bench.worker._that_follow(bench.subscription, [FIRST, OTHER], frozenset({ZERO, ONE}), bench.stop)
+    stands.script, back.script = [{ZERO: 4, ONE: 9}], [frozenset({ZERO})]
+    found = await bench.loop._that_follow(bench.subscription, [FIRST, OTHER], frozenset({ZERO, ONE}), bench.stop)
     assert found == ([OTHER], frozenset({ONE}))
 
 
 async def test_told_to_stop_nothing_follows(bench: Bench) -> None:
     bench.stop.set()
-    found = await bench.worker._that_follow(bench.subscription, [FIRST], frozenset({ZERO}), bench.stop)
+    found = await bench.loop._that_follow(bench.subscription, [FIRST], frozenset({ZERO}), bench.stop)
     assert found == ([], frozenset())
 
 
@@ -334,32 +318,32 @@ async def test_told_to_stop_nothing_follows(bench: Bench) -> None:
 # case: O2
 async def test_it_joins_as_soon_as_it_is_let_and_says_what_kept_it(bench: Bench) -> None:
     bench.starts.script = [BrokerUnavailable(), BrokerUnavailable(), None]
-    bench.worker._subscription = bench.subscription
+    bench.loop._subscription = bench.subscription
     codes = bench.told_while_it_waits()
-    assert await bench.worker.lag() == {}
+    assert await bench.loop.lag() == {}
     with capture_logs() as logs:
-        await bench.worker._join(bench.subscription, bench.stop)
+        await bench.loop._join(bench.subscription, bench.stop)
     assert (codes, bench.clock.naps) == (["broker_unavailable"] * 2, [1, 1])
-    assert (bench.worker.check(), bench.worker.polls) == (True, True)
-    assert await bench.worker.lag() == {ZERO: Lag(3, 1.5)}
+    assert (bench.loop.check(), bench.loop.polls) == (True, True)
+    assert await bench.loop.lag() == {ZERO: Lag(3, 1.5)}
     assert [line["event"] for line in logs] == ["broker_not_ready", "broker_not_ready_over"]
 
 
 async def test_what_no_waiting_mends_ends_it_and_so_does_being_told(bench: Bench) -> None:
     bench.starts.script = [BrokerError("refused")]
     with pytest.raises(BrokerError, match="refused"):
-        await bench.worker._join(bench.subscription, bench.stop)
+        await bench.loop._join(bench.subscription, bench.stop)
     bench.stop.set()
-    await bench.worker._join(bench.subscription, bench.stop)
-    assert not bench.worker.polls
+    await bench.loop._join(bench.subscription, bench.stop)
+    assert not bench.loop.polls
 
 
 async def test_partitions_go_when_the_batch_in_hand_is_stored(bench: Bench) -> None:
-    bench.worker._idle.clear()
-    going = asyncio.create_task(bench.worker._finish_batch(frozenset({ZERO})))
+    bench.loop._idle.clear()
+    going = asyncio.create_task(bench.loop._finish_batch(frozenset({ZERO})))
     await asyncio.sleep(0)
     assert (going.done(), bench.observer.calls) == (False, [("moved", "revoked", 1)])
-    bench.worker._idle.set()
+    bench.loop._idle.set()
     await going
 
 
@@ -383,7 +367,7 @@ class Slow:
     async def round(self, *polled: Sequence[Record]) -> asyncio.Task[None]:
         """One round, as far as it comes by itself. `polled`: what the log has when it is asked."""
         self.bench.polls.script, self.bench.takes.script = [*polled], [NOTHING]
-        going = asyncio.create_task(self.bench.worker._poll(self.bench.subscription, self.bench.stop))
+        going = asyncio.create_task(self.bench.loop._poll(self.bench.subscription, self.bench.stop))
         await all_that_follows()
         return going
 
@@ -420,7 +404,7 @@ async def test_behind_a_whole_batch_the_next_is_stored_while_its_offsets_are_com
 async def test_partitions_go_when_what_was_stored_of_them_is_committed(bench: Bench) -> None:
     slow = Slow(bench)
     await (await slow.round(batch(0), batch(50)))
-    going = asyncio.create_task(bench.worker._finish_batch(frozenset({ZERO})))
+    going = asyncio.create_task(bench.loop._finish_batch(frozenset({ZERO})))
     await all_that_follows()
     assert not going.done()
     slow.ends[0].set_result(None)
@@ -454,129 +438,3 @@ async def test_a_commit_hides_nothing_that_has_come_up_since_it_began(bench: Ben
     assert bench.told() == "broker_unavailable"
     await (await slow.round([]))
     assert bench.told() is None
-
-
-# --- housekeeping -----------------------------------------------------------------------------------------------
-
-
-class House(Worker):
-    """Housekeeping of which only the rounds are its own."""
-
-    rounds: list[bool]
-    errors: list[LedgerError | None]
-
-    async def _tidy(self, *, renew: bool) -> None:
-        self.rounds.append(renew)
-        if error := self.errors.pop(0):
-            raise error
-
-
-async def test_claims_are_renewed_every_few_rounds_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HOUSEKEEPING_S", 0)
-    bench = Bench(House)
-    assert isinstance(bench.worker, House)
-    bench.worker.rounds, bench.worker.errors = [], [None, LedgerUnavailable(), None, None, None]
-    with capture_logs() as logs, pytest.raises(IndexError):
-        await bench.worker._keep_house(bench.stop)
-    assert RENEW_EVERY == 4
-    assert bench.worker.rounds == [True, False, False, False, True, False]
-    assert [line["event"] for line in logs] == ["housekeeping_failed", "housekeeping_failed_over"]
-
-
-async def test_housekeeping_that_fails_whenever_it_writes_is_said_as_what_lasts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A disk that reads and takes no write: the rounds between wrote nothing, and said that it was over."""
-    monkeypatch.setattr(module, "HOUSEKEEPING_S", 0)
-    bench = Bench(House)
-    assert isinstance(bench.worker, House)
-    between: list[LedgerError | None] = [None] * (RENEW_EVERY - 1)
-    bench.worker.rounds = []
-    bench.worker.errors = [LedgerUnavailable(), *between, LedgerUnavailable(), *between, None]
-    with capture_logs() as logs, pytest.raises(IndexError):
-        await bench.worker._keep_house(bench.stop)
-    assert [line["event"] for line in logs] == ["housekeeping_failed", "housekeeping_failed_over"]
-
-
-async def test_housekeeping_ends_with_its_round() -> None:
-    bench = Bench(House)
-    assert isinstance(bench.worker, House)
-    bench.worker.rounds, bench.worker.errors = [], [None]
-    keeping = asyncio.create_task(bench.worker._keep_house(bench.stop))
-    await asyncio.sleep(0)
-    bench.stop.set()
-    async with asyncio.timeout(10):
-        await keeping
-    assert bench.worker.rounds == [True]
-
-
-# case: H9
-async def test_who_may_go_on_is_forgotten_by_the_guard_and_looked_for(bench: Bench) -> None:
-    bench.worker._honour(frozenset({"a", "b"}))
-    assert bench.ingest.paused == bench.dispatcher.paused == {"a", "b"}
-    assert (bench.pauser.calls, bench.dispatcher.calls) == ([], [])
-    bench.worker._honour(frozenset({"b"}))
-    assert bench.ingest.paused == bench.dispatcher.paused == {"b"}
-    assert (bench.pauser.calls, bench.breakers.calls) == ([("resumed", "a")], [("forget", "a")])
-    assert bench.dispatcher.calls == [("wake",)]
-    bench.worker._honour(frozenset({"b"}))
-    assert len(bench.dispatcher.calls) == 1
-    bench.worker._pause_here("c")
-    assert bench.ingest.paused == bench.dispatcher.paused == {"b", "c"}
-
-
-async def test_how_far_it_is_behind_is_measured_and_what_keeps_it_from_that_is_said(bench: Bench) -> None:
-    bench.worker._subscription = bench.subscription
-    bench.worker._polling.set()
-    await bench.worker._measure_log()
-    assert bench.observer.calls == [("lag", {ZERO: Lag(3, 1.5)})]
-    bench.subscription.lag = Step(BrokerUnavailable(), {}).next
-    with capture_logs() as logs:
-        await bench.worker._measure_log()
-        await bench.worker._measure_log()
-    assert [line["event"] for line in logs] == ["lag_unknown", "lag_unknown_over"]
-
-
-async def test_each_round_tells_the_guard_what_hangs_and_some_renew_the_claims(
-    sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = Workshop(sqlite_ledger, broker, []).worker()
-    renewed, hangs = Step(None), list[Any]()
-    monkeypatch.setattr(worker._dispatcher, "renew_claims", renewed.next)
-    monkeypatch.setattr(worker._executor, "abandoned_by", lambda: {"shop:ship": 3})
-    monkeypatch.setattr(worker._pauser, "abandoned", hangs.append)
-    await worker._tidy(renew=False)
-    assert (renewed.asked, hangs) == ([], [{"shop:ship": 3}])
-    await worker._tidy(renew=True)
-    assert (len(renewed.asked), len(hangs)) == (1, 2)
-
-
-async def test_what_waits_to_go_out_is_as_old_as_its_oldest(sqlite_ledger: Database, broker: Broker) -> None:
-    clock = DrivenClock(datetime.now(UTC))
-    shop = Workshop(sqlite_ledger, broker, [], clock=clock)
-    worker = shop.worker()
-
-    def shown() -> tuple[float | None, float | None]:
-        value = shop.metrics.registry.get_sample_value
-        return value("consumer_outbox_waiting"), value("consumer_outbox_oldest_seconds")
-
-    await worker._measure()
-    assert shown() == (0, 0)
-    for number in range(2):
-        await emit(sqlite_ledger, number)  # two hours ago
-    await worker._measure()
-    waiting, oldest_s = shown()
-    assert waiting == 2
-    assert oldest_s == pytest.approx(timedelta(hours=2).total_seconds(), abs=60)
-
-
-async def test_what_a_thread_saw_is_heard_on_the_loop_unless_it_has_ended() -> None:
-    heard: list[Blocked] = []
-    found = Blocked(seconds=1.0, at="x", task=None)
-    ended = asyncio.new_event_loop()
-    ended.close()
-    module._call(ended, heard.append, found)
-    module._call(asyncio.get_running_loop(), heard.append, found)
-    assert heard == []
-    await asyncio.sleep(0)
-    assert heard == [found]

@@ -19,10 +19,10 @@ from consumer.ledger.handling import handlers, runs
 from consumer.ledger.tables import HandlerRow, RunStatus
 from consumer.plugin import Context, Event, handles
 from consumer.retry import Failure
-from consumer.work import worker as module
 from consumer.work.dispatch.breaker import Breaker
 from consumer.work.execution.loop_pool import Harm
 from consumer.work.outcome import Failed, Outcome, Succeeded
+from consumer.work.rounds import housekeeping
 from tests.support.ports import eventually
 from tests.work.rounds.test_a_round_takes_stores_and_commits import FIRST, Bench
 from tests.work.telling.test_the_figures_are_what_happened import result
@@ -64,26 +64,26 @@ async def column(database: Database, name: str) -> dict[str, Any]:
 # case: H9
 async def test_what_is_paused_already_is_paused_before_its_first_batch(shop: Workshop) -> None:
     first, second = shop.worker(), shop.worker()
-    await first._register(asyncio.Event())
+    await first._housekeeping.register(asyncio.Event())
     assert set(await column(shop.database, "last_seen_at")) == set(NAMES)
     await paused(shop.database, "test:ship")
-    await second._register(asyncio.Event())
-    assert second._dispatcher.paused == second._ingest.paused == {"test:ship"}
+    await second._housekeeping.register(asyncio.Event())
+    assert second._dispatcher.paused == second._housekeeping._ingest.paused == {"test:ship"}
     assert first._dispatcher.paused == frozenset()
 
 
 # case: H9
 async def test_what_is_paused_meanwhile_is_heard_of_by_the_next_round(shop: Workshop) -> None:
     worker = shop.worker()
-    await worker._register(asyncio.Event())
+    await worker._housekeeping.register(asyncio.Event())
     await paused(shop.database, "test:note")
     worker._pauser._unstored["test:ship"] = "5 runs dead in a row"
-    await worker._tidy(renew=False)
-    assert worker._dispatcher.paused == worker._ingest.paused == set(NAMES)
+    await worker._housekeeping._tidy(renew=False)
+    assert worker._dispatcher.paused == worker._housekeeping._ingest.paused == set(NAMES)
     assert (await column(shop.database, "paused_by"))["test:ship"] == "guard"
     async with shop.database.transaction() as session:
         await handlers.resume(session, "test:note")
-    await worker._tidy(renew=False)
+    await worker._housekeeping._tidy(renew=False)
     assert worker._dispatcher.paused == {"test:ship"}
 
 
@@ -91,10 +91,10 @@ async def test_what_is_paused_meanwhile_is_heard_of_by_the_next_round(shop: Work
 async def test_it_says_that_it_lives_with_every_renewal(shop: Workshop) -> None:
     worker, clock = shop.worker(), shop.clock
     assert isinstance(clock, DrivenClock)
-    await worker._register(asyncio.Event())
+    await worker._housekeeping.register(asyncio.Event())
     for renew, seen_at in ((False, AT), (True, AT + timedelta(seconds=20))):
         clock.advance(10)
-        await worker._tidy(renew=renew)
+        await worker._housekeeping._tidy(renew=renew)
         assert await column(shop.database, "last_seen_at") == dict.fromkeys(NAMES, seen_at)
 
 
@@ -111,7 +111,7 @@ async def test_what_waits_behind_nothing_is_looked_for_lane_by_lane(
     monkeypatch.setattr(runs, "stranded", stranded)
     worker = shop.worker()
     for _ in range(3):
-        await worker._tidy(renew=False)
+        await worker._housekeeping._tidy(renew=False)
     assert asked == [None, ("default", "order:1", "x"), None]
 
 
@@ -120,7 +120,7 @@ async def test_who_waits_for_what_does_not_answer_is_written_down_when_it_change
 ) -> None:
     # case: R11
     worker, open_now = shop.worker(), dict[str, Breaker]()
-    await worker._register(asyncio.Event())
+    await worker._housekeeping.register(asyncio.Event())
     written: list[tuple[str, datetime | None]] = []
     real = handlers.set_waiting
 
@@ -132,12 +132,12 @@ async def test_who_waits_for_what_does_not_answer_is_written_down_when_it_change
         return dict(open_now)
 
     monkeypatch.setattr(handlers, "set_waiting", counted)
-    monkeypatch.setattr(worker._breakers, "open", opened)
+    monkeypatch.setattr(worker._housekeeping._breakers, "open", opened)
     away = Breaker(open_since=AT, until=AT, reason="refused", failing="default/evt_1")
 
     async def tidied() -> list[tuple[str, datetime | None]]:
         written.clear()
-        await worker._tidy(renew=False)
+        await worker._housekeeping._tidy(renew=False)
         return written
 
     assert await tidied() == []
@@ -160,16 +160,18 @@ async def test_what_a_worker_that_is_gone_wrote_down_ends_when_another_gets_thro
     away, clock = Breaker(open_since=AT, until=AT, reason="refused"), shop.clock
     assert isinstance(clock, DrivenClock)
     gone, other = shop.worker(), shop.worker()
-    await gone._register(asyncio.Event())
-    monkeypatch.setattr(gone._breakers, "open", lambda: {"test:ship": away})
-    await gone._tidy(renew=False)  # and is killed
+    await gone._housekeeping.register(asyncio.Event())
+    monkeypatch.setattr(gone._housekeeping._breakers, "open", lambda: {"test:ship": away})
+    await gone._housekeeping._tidy(renew=False)  # and is killed
 
     async def waits_after(outcome: Outcome, *names: str) -> bool:
         clock.advance(1)
-        for handler in other._registry.handlers:
+        for handler in other._housekeeping._registry.handlers:
             if handler.name in names:
-                other._breakers.judge(handler, result(RunStatus.SUCCEEDED).finish.run, outcome, clock.now())
-        await other._tidy(renew=True)
+                other._housekeeping._breakers.judge(
+                    handler, result(RunStatus.SUCCEEDED).finish.run, outcome, clock.now()
+                )
+        await other._housekeeping._tidy(renew=True)
         return (await column(shop.database, "waiting_since"))["test:ship"] is not None
 
     refused = Failed(Failure("handler_failed", "refused", unreachable=True), "f")
@@ -180,7 +182,7 @@ async def test_what_a_worker_that_is_gone_wrote_down_ends_when_another_gets_thro
     assert not await waits_after(Succeeded(), "test:ship")
     async with shop.database.transaction() as session:
         await handlers.set_waiting(session, "test:ship", since=clock.now() + timedelta(minutes=1), reason="refused")
-    await other._tidy(renew=True)
+    await other._housekeeping._tidy(renew=True)
     assert (await column(shop.database, "waiting_since"))["test:ship"], "it got through before that"
 
 
@@ -192,16 +194,16 @@ async def test_what_another_took_back_is_written_down_again_while_it_lasts(
     clock = shop.clock
     assert isinstance(clock, DrivenClock)
     waiting, other = shop.worker(), shop.worker()
-    await waiting._register(asyncio.Event())
+    await waiting._housekeeping.register(asyncio.Event())
     away = Breaker(open_since=clock.now(), until=clock.now(), reason="refused")
-    monkeypatch.setattr(waiting._breakers, "open", lambda: {"test:ship": away})
-    await waiting._tidy(renew=True)
+    monkeypatch.setattr(waiting._housekeeping._breakers, "open", lambda: {"test:ship": away})
+    await waiting._housekeeping._tidy(renew=True)
     clock.advance(1)
-    for handler in other._registry.handlers:
-        other._breakers.judge(handler, result(RunStatus.SUCCEEDED).finish.run, Succeeded(), clock.now())
+    for handler in other._housekeeping._registry.handlers:
+        other._housekeeping._breakers.judge(handler, result(RunStatus.SUCCEEDED).finish.run, Succeeded(), clock.now())
     waits = []
     for worker in (other, waiting, other, waiting):
-        await worker._tidy(renew=True)
+        await worker._housekeeping._tidy(renew=True)
         waits.append((await column(shop.database, "waiting_since"))["test:ship"] is not None)
     assert waits == [False, True, True, True]
 
@@ -240,15 +242,15 @@ async def test_one_that_pauses_itself_while_the_ledger_is_asked_stays_paused(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, real = shop.worker(), runs.stranded
-    await worker._register(asyncio.Event())
+    await worker._housekeeping.register(asyncio.Event())
 
     async def stranded(*given: Any) -> Any:
         worker._pauser._pause("test:ship", "5 runs dead in a row")
         return await real(*given)
 
     monkeypatch.setattr(runs, "stranded", stranded)
-    await worker._tidy(renew=False)
-    assert worker._dispatcher.paused == worker._ingest.paused == {"test:ship"}
+    await worker._housekeeping._tidy(renew=False)
+    assert worker._dispatcher.paused == worker._housekeeping._ingest.paused == {"test:ship"}
 
 
 # case: O8
@@ -261,10 +263,10 @@ async def test_a_log_that_hangs_holds_up_no_claim(shop: Workshop, monkeypatch: p
     async def tidy(*, renew: bool) -> None:
         rounds.append(renew)
 
-    monkeypatch.setattr(module, "HOUSEKEEPING_S", 0.01)
-    monkeypatch.setattr(worker, "lag", hangs)
-    monkeypatch.setattr(worker, "_tidy", tidy)
-    parts = [asyncio.create_task(part(stop)) for part in (worker._watch_log, worker._keep_house)]
+    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_S", 0.01)
+    monkeypatch.setattr(worker._backlog, "_lag", hangs)
+    monkeypatch.setattr(worker._housekeeping, "_tidy", tidy)
+    parts = [asyncio.create_task(part(stop)) for part in (worker._backlog.watch_log, worker._housekeeping.run)]
     await eventually(lambda: rounds.count(True) == 3)
     for part in parts:
         part.cancel()
