@@ -126,6 +126,17 @@ async def test_later_failures_do_not_move_the_grace(shop: Shop) -> None:
     assert shop.effects == ["granted default", "revoked default"]
 
 
+async def test_failures_are_not_counted_the_state_is_what_a_read_says(shop: Shop) -> None:
+    # case: U14, A9
+    await shop.reads("ACTIVE")
+    for _ in range(6):
+        await shop.happens("payment_failed")
+    for status in ("PAST_DUE", "ACTIVE"):
+        await shop.reads(status)
+        assert (await shop.subscription())["status"] == status
+    assert shop.effects == ["granted default"]
+
+
 async def test_the_grace_ends_by_the_timer_once_and_a_renewal_grants_again(shop: Shop) -> None:
     # case: A41, A10
     await shop.reads("ACTIVE")
@@ -181,7 +192,7 @@ async def test_the_fourth_failure_revokes_once(shop: Shop, order: list[str]) -> 
 
 
 async def test_a_lost_end_is_found_by_the_lease(shop: Shop) -> None:
-    # case: A14, A30, A51
+    # case: A14, A30, A51, U25
     period_end = START + timedelta(days=30)
     await shop.reads("ACTIVE", current_period_end=period_end.isoformat(), cancel_at_period_end=True)
     await shop.forget_reads()
@@ -391,7 +402,7 @@ async def test_an_early_end_without_a_successor_revokes_when_it_has_settled(shop
 
 
 async def test_a_new_subscription_has_the_others_read(shop: Shop) -> None:
-    # case: A26
+    # case: A26, U15
     await shop.reads("ACTIVE", "S1")
     await shop.reads("ACTIVE", "S9", customer_reference="someone else")
     await shop.forget_reads()

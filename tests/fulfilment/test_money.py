@@ -289,6 +289,23 @@ async def test_a_payment_without_a_paid_order_is_an_orphan_until_the_order_is_pa
     assert len(orders.of_type("fulfilment.requested")) == 1
 
 
+async def test_a_late_payment_beside_a_newer_session_fulfils_when_the_order_is_paid_and_is_told_until_then(
+    orders: Projections,
+) -> None:
+    # case: U13, F28
+    await orders.feed(
+        said("checkout.session.expired", "evt_1", id="s1", order_id="A1"),
+        registered(session_id="s2"),
+        payment("p1", 1, session_id="s1"),
+        observed("order:A1", 1, {"status": "PENDING"}),
+    )
+    assert orders.of_type("fulfilment.requested") == []
+    assert await open_kinds(orders) == {("orphan_payment", "A1")}
+    await orders.feed(observed("order:A1", 2, {"status": "PAID"}))
+    assert len(orders.of_type("fulfilment.requested")) == 1
+    assert await open_kinds(orders) == set()
+
+
 async def test_a_payment_of_nothing_we_know_is_an_orphan(orders: Projections) -> None:
     # case: F28, B33
     await orders.feed(payment("p1", 1, order_id=None))

@@ -57,7 +57,7 @@ async def test_the_same_event_twice_and_forced_is_one_effect(orders: Projections
 
 
 async def test_two_event_ids_for_one_order_are_one_effect(orders: Projections) -> None:
-    # case: F4
+    # case: F4, U27
     await orders.feed(said("order.paid", "evt_1", order_id="A1"), said("order.paid", "evt_2", order_id="A1"))
     assert len(orders.emitted) == 1
 

@@ -1,4 +1,5 @@
-"""The matrix: order of the list x cursor x envelope x lost webhooks; each ends in the service's own final state.
+"""The matrix: order of the list x cursor x envelope x lost webhooks; what the endpoint is sent; each ends in the
+service's own final state.
 
 The simulator's limits are on: a call beyond the budget would be answered with a 429, and none is.
 """
@@ -44,6 +45,11 @@ ON_KAFKA = [
     ("newest_first", "inclusive", "flat-thin", "all"),
     ("oldest_first", "exclusive", "flat-thin", "none"),
 ]
+DELIVERED: dict[str, tuple[dict[str, Any], str]] = {
+    "half, and nothing is repeated": ({"delivery_schedule": "none"}, "some"),
+    "nothing of subscriptions": ({"endpoint_filter": "orders"}, "none"),
+    "nothing of orders": ({"endpoint_filter": "subscriptions"}, "none"),
+}
 PATIENCE_S = 120.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -55,7 +61,7 @@ async def test_on_the_embedded_default(
     tmp_path: Path, sqlite_template: Path, order: str, cursor: str, shape: str, lost: str
 ) -> None:
     shutil.copy(sqlite_template, tmp_path / "consumer.db")
-    await _story(tmp_path, order, cursor, shape, lost, {})
+    await _story(tmp_path, _listed(order, cursor, shape), lost, {})
 
 
 # case: B3, B5, B12, B22, B23, G3, U1, U2, U6
@@ -72,11 +78,21 @@ async def test_on_kafka_and_postgresql(
         "CONSUMER_DATABASE_URL": postgres_url,
         "CONSUMER_TOPIC_PREFIX": f"matrix-{tmp_path.name}"[-60:],
     }
-    await _story(tmp_path, order, cursor, shape, lost, places)
+    await _story(tmp_path, _listed(order, cursor, shape), lost, places)
 
 
-async def _story(folder: Path, order: str, cursor: str, shape: str, lost: str, places: dict[str, str]) -> None:
-    assumptions = {"events_order": order, "lists_order": order, "events_cursor": cursor, **ENVELOPES[shape]}
+# case: U4, U5, G3
+@pytest.mark.parametrize("delivered", DELIVERED)
+async def test_whatever_the_endpoint_is_sent(tmp_path: Path, sqlite_template: Path, delivered: str) -> None:
+    shutil.copy(sqlite_template, tmp_path / "consumer.db")
+    await _story(tmp_path, *DELIVERED[delivered], {})
+
+
+def _listed(order: str, cursor: str, shape: str) -> dict[str, Any]:
+    return {"events_order": order, "lists_order": order, "events_cursor": cursor, **ENVELOPES[shape]}
+
+
+async def _story(folder: Path, assumptions: dict[str, Any], lost: str, places: dict[str, str]) -> None:
     async with AsyncExitStack() as stack:
         world = await open_world(stack, folder, assumptions=assumptions, settings_more=places)
         world.book.shipped.clear()
@@ -104,7 +120,7 @@ async def _story(folder: Path, order: str, cursor: str, shape: str, lost: str, p
         assert account.holds, account.problems
         assert account.sums[Class.FULFILLED].payments > 0
         answers = _answers(world.metrics)
-        print(f"\n{order} {cursor} {shape} {lost} lost: {time.monotonic() - began:.1f} s, {answers.total()} calls")
+        print(f"\n{assumptions}, {lost} lost: {time.monotonic() - began:.1f} s, {answers.total()} calls")
         assert not [code for code in answers if "429" in code or "rate" in code], answers
         assert answers, "the service was asked"
 

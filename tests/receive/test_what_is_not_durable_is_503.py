@@ -48,7 +48,7 @@ async def test_a_body_that_is_not_understood_is_400_only_when_it_is_kept(
 
 
 async def test_the_wait_for_the_broker_has_the_configured_bound(recording: RecordingBroker, logs: io.StringIO) -> None:
-    # case: I2
+    # case: I2, U4
     bounds: list[float] = []
 
     async def slow(timeout_s: float) -> None:

@@ -222,7 +222,7 @@ async def test_a_leader_that_was_replaced_moves_no_bookmark(world: World, servic
 
 
 async def test_an_outage_longer_than_retention_is_said(world: World, clock: SteppedClock) -> None:
-    # case: B13
+    # case: B13, U7
     async with simulated(clock, retention_s=3600) as service_side:
         world.api = service_side.api
         service_side.emit(20)

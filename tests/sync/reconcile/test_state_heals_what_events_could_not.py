@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,21 @@ async def test_an_unknown_subscription_is_adopted_and_an_ended_one_seen(world: W
         ("subscription:sub_2", "PAST_DUE"),
         ("subscription:sub_1", "ENDED"),
     ]
+
+
+async def test_a_change_that_sends_no_event_is_seen_by_the_next_walk(world: World) -> None:
+    # case: U25, A19
+    await baselined(world)
+    scheduled: dict[str, Any] = {"cancel_at_period_end": True, "cancel_reason": "PAYER_CANCELED"}
+    lists(world, subscriptions=[subscription(1, **scheduled)])
+    stage = reconcile(world)
+    await stage.once()
+    await recorded(world, "subscription.cancel_scheduled", "sub_1")
+    lists(world, subscriptions=[subscription(1, **scheduled, merchant_cancel_requested=True)])
+    assert (await stage.once()).found == {Drift.DETAIL: 1}
+    *_, last = sorted(await world.published(), key=lambda event: event.data["data"]["version"])
+    assert (last.key, last.data["data"]["record"]["merchant_cancel_requested"]) == ("subscription:sub_1", True)
+    assert ReconcilePolicy().every <= timedelta(days=1)
 
 
 async def test_full_last_pages_end_the_walk_and_nothing_is_taken_twice(world: World) -> None:
@@ -205,7 +221,7 @@ async def test_401_half_way_ends_the_walk_and_the_next_one_does_it_all(world: Wo
 
 
 async def test_it_is_due_at_first_after_its_time_and_after_a_gap(world: World) -> None:
-    # case: B13, B29
+    # case: B13, B29, U7
     lists(world)
     stage = reconcile(world, ReconcilePolicy(every=timedelta(hours=6)))
 

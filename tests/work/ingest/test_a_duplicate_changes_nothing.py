@@ -101,7 +101,7 @@ async def test_two_workers_that_get_the_same_event_at_once_make_one_effect(datab
     assert sorted(effects) == sorted(f"order:order-{number}" for number in range(30))
 
 
-# case: G8, F25
+# case: G8, F25, U20
 async def test_the_same_id_in_two_applications_is_two_events(database: Database, broker: Broker) -> None:
     seen: list[str] = []
 

@@ -48,7 +48,7 @@ async def test_the_same_id_twice_in_one_batch_is_one_event(database: Database) -
     assert await stored(database) == 2
 
 
-# case: G8, F25
+# case: G8, F25, U20
 async def test_the_same_id_in_two_applications_is_two_events(database: Database) -> None:
     new = await recorded(database, [event(1), event(1, application="second")])
     assert set(new) == {("default", "evt_1"), ("second", "evt_1")}
