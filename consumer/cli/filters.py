@@ -53,7 +53,7 @@ def more_line(limit: int) -> str:
 def moments(since: str | None, until: str | None) -> tuple[datetime | None, datetime | None]:
     """Both as `parse_moment` says. How long ago, and what has not come yet, is reckoned by the ledger's clock, which is
     asked where that matters: this machine's may be wrong. Raises UsageError, LedgerError."""
-    from consumer.cli.process import time_there  # nobody needs it who says no such thing
+    from consumer.cli.bootstrap import time_there  # nobody needs it who says no such thing
 
     now = datetime.now(UTC)
     begin, end = parse_moment(since, now), parse_moment(until, now)  # what is no time is said before it is asked

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from consumer.app import App
+from consumer.cli.bootstrap import run, run_role, settings_for
 from consumer.cli.output import Json, Output
-from consumer.cli.process import run, run_role, settings_for
-from consumer.cli.processes import serve_many
+from consumer.cli.supervisor import serve_many
 from consumer.settings import Role
 
 

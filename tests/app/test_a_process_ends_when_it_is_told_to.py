@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from consumer.cli.process import run
+from consumer.cli.bootstrap import run
 from tests.support.merchant.plugin import install_plugin
 from tests.support.process import command
 from tests.support.tools import missing, need_program

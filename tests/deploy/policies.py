@@ -8,7 +8,7 @@ from typing import Any
 
 from consumer.app.root import STOP_SLACK_S
 from consumer.cli.entry import LEAVE_S
-from consumer.cli.processes import SLACK_S
+from consumer.cli.supervisor import SLACK_S
 from consumer.plugin import Handler
 
 Manifest = dict[str, Any]

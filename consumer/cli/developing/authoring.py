@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import NotFound, UsageError
 from consumer.plugin import Handler
 from consumer.settings import Role, Settings

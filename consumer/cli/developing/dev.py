@@ -10,10 +10,10 @@ from pathlib import Path
 
 from consumer.app import App
 from consumer.app.root import STOP_SLACK_S
+from consumer.cli.bootstrap import announce, at_sandbox, run_until, say_stopped, stop_on_signals
 from consumer.cli.developing.simulator import cannot_start, sandbox_config, tell_running
 from consumer.cli.looking.standing import standing
 from consumer.cli.output import Output
-from consumer.cli.process import announce, at_sandbox, run_until, say_stopped, stop_on_signals
 from consumer.clock import SystemClock, rest
 from consumer.errors import LedgerError
 from consumer.sandbox import Sandbox, SandboxClock, SandboxConfig, SandboxError

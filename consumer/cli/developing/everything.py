@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from consumer.cli.bootstrap import run, settings_for
 from consumer.cli.developing.demo import play
 from consumer.cli.developing.dev import develop
 from consumer.cli.output import Json, Output
-from consumer.cli.process import run, settings_for
 from consumer.settings import Role
 
 

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app.options import option_problems
+from consumer.cli.bootstrap import ledger, run, settings_for, settings_looking
 from consumer.cli.consent import Reason, actor, checked_reason
 from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.provenance import requirement, unreachable
 from consumer.cli.developing.scaffold import write_package
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.console.cure import replay_command
 from consumer.console.operators.pausing import set_paused
 from consumer.errors import DatabaseMissing, LedgerError

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from consumer.app.options import BUILT_IN
+from consumer.cli.bootstrap import settings_for
 from consumer.cli.developing.unmigrated import models_of, packages_of
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import settings_for
 from consumer.cli.repairing.schema import app
 from consumer.errors import NotFound, UsageError
 from consumer.ledger.engine import schema

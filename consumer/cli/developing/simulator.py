@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import typer
 
+from consumer.cli.bootstrap import run, stop_on_signals
 from consumer.cli.output import Json, Output
-from consumer.cli.process import run, stop_on_signals
 from consumer.errors import ConsumerError, PortTaken, UsageError
 from consumer.sandbox import (
     DEFAULT_APP_ID,

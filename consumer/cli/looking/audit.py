@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final
 import orjson
 import typer
 
+from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.filters import Limit, more_line, page
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, run, settings_looking
 from consumer.document import printable_json
 from consumer.errors import UsageError
 from consumer.ledger import Database

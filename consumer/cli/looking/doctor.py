@@ -16,9 +16,9 @@ from consumer.broker import open_broker
 from consumer.checks import doctor as sync_doctor
 from consumer.checks.discovery import Proposal
 from consumer.checks.doctor import Check, Grade
+from consumer.cli.bootstrap import looking, run
 from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
-from consumer.cli.process import looking, run
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, ConsumerError, LedgerError, SettingsError
 from consumer.ledger import Database

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 
+from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.consent import actor
 from consumer.cli.filters import (
     Application,
@@ -31,7 +32,6 @@ from consumer.cli.filters import (
     whose_keys,
 )
 from consumer.cli.output import Json, Output, shown
-from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.event_view import (
     attempt_document,
     event_document,

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.filters import Application, require_application
 from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
-from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.cure import replay_command
 from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, run, settings_looking
 from consumer.console.cure import explain
 from consumer.console.find import Found, find_shown, near
 from consumer.errors import NotFound

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from consumer.app.options import option_problems
+from consumer.cli.bootstrap import ledger, run, settings_for, settings_looking
 from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.console.invariants.check import Check
 from consumer.console.invariants.cures import cure_of_all
 from consumer.console.invariants.report import Problem, Report, usdc

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from consumer.cli.process import run
+from consumer.cli.bootstrap import run
 from consumer.console.pages.desk import Status
 from consumer.settings import Settings
 

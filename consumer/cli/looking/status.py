@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.app.options import BUILT_IN, left_out
 from consumer.broker import GroupReport
 from consumer.causes import cure_of
+from consumer.cli.bootstrap import ledger, looking, run
 from consumer.cli.looking.disks import disks, judge_disk
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.log import ask, judge_log, remembered, strangers
@@ -24,7 +25,6 @@ from consumer.cli.looking.verdict import WALK_LATE_S, judge
 from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import ledger, looking, run
 from consumer.console.alarms.late_decisions import late_decisions
 from consumer.console.alarms.queues import queues
 from consumer.console.alarms.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled

@@ -22,10 +22,10 @@ from consumer.archive.export import export
 from consumer.archive.file import written_at
 from consumer.archive.prune import Prune, Pruned
 from consumer.archive.trail import bring_trail, is_trail
+from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
 from consumer.cli.looking.events import app as events_app
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, run, settings_looking
 from consumer.cli.repairing.rebuild import require_rest
 from consumer.cli.walking.lead import COMMAND, Led, Wait, lease_of
 from consumer.clock import Clock, SystemClock

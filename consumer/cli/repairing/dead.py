@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.cli.bootstrap import ledger, looking, run, settings_looking, time_there
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
 from consumer.cli.filters import (
     Application,
@@ -32,7 +33,6 @@ from consumer.cli.filters import (
     whose_keys,
 )
 from consumer.cli.output import Json, Output, shown
-from consumer.cli.process import ledger, looking, run, settings_looking, time_there
 from consumer.console.event_view import place_in
 from consumer.console.operators.deaths import SUBJECTS_MAX, death_groups
 from consumer.errors import UsageError

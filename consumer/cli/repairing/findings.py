@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from consumer.cli.bootstrap import ledger, looking, run, settings_looking
 from consumer.cli.consent import Reason, Yes
 from consumer.cli.filters import Limit, near, require_application
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, looking, run, settings_looking
 from consumer.cli.repairing.say import say
 from consumer.console.alarms.queues import KINDS, MEANS, findings, queues
 from consumer.console.cure import release, steps, unfulfillable

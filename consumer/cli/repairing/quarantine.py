@@ -12,11 +12,11 @@ import typer
 
 from consumer.app import log_parts
 from consumer.broker import Message, open_broker
+from consumer.cli.bootstrap import ledger, run, settings_for, settings_looking
 from consumer.cli.consent import Reason as Why
 from consumer.cli.consent import Yes, actor, checked_reason, consent
 from consumer.cli.filters import EARLIEST, Application, Limit, require_application, takes
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, run, settings_for, settings_looking
 from consumer.console.event_view import delivery_document
 from consumer.console.operators.quarantined import RETRIED, Again, note, take_out, throw_away
 from consumer.errors import NotFound, NotUnderstood, UsageError

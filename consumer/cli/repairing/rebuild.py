@@ -12,10 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app.commands.rebuilding import TOGETHER, chosen, rebuild_of, tables_of
 from consumer.app.options import option_problems
+from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import ledger, run, settings_for
 from consumer.errors import SettingsError, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
 from consumer.ledger.engine.database_time import shared_time

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from consumer.cli.bootstrap import ledger, looking, run, settings_for, settings_looking
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent
 from consumer.cli.filters import (
     Application,
@@ -32,7 +33,6 @@ from consumer.cli.filters import (
     require_window,
 )
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, looking, run, settings_for, settings_looking
 from consumer.cli.repairing.replay_filter import check_words, parse_age, with_belongings
 from consumer.errors import ConsumerError, NotFound, PlanMoved, PlanOver, Terminated, UsageError
 from consumer.ledger.engine.database_time import shared_clock, shared_time

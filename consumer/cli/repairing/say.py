@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
+from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent, stands_in
 from consumer.cli.filters import require_application
 from consumer.cli.output import Json, Output
-from consumer.cli.process import ledger, run, settings_for
 from consumer.console.operators.subjects import MARKED_PAID, require_known_order
 from consumer.console.operators.vocabulary import WORDS
 from consumer.console.operators.words import check

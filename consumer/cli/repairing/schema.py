@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import typer
 
+from consumer.cli.bootstrap import run, settings_looking
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.cli.process import run, settings_looking
 from consumer.errors import ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema as ledger_schema

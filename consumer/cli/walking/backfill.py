@@ -13,10 +13,10 @@ import typer
 
 from consumer.app.commands.walking import Syncing, open_syncing
 from consumer.app.sync_parts import sync_policy
+from consumer.cli.bootstrap import run, settings_for, time_there
 from consumer.cli.consent import Yes, actor, checked_reason, consent
 from consumer.cli.filters import Application, Since, Until, parse_moment, require_window
 from consumer.cli.output import Json, Output
-from consumer.cli.process import run, settings_for, time_there
 from consumer.cli.walking.certificate import CertificateFile, certify
 from consumer.cli.walking.certificate import verify as verify_certificate
 from consumer.cli.walking.each import each, told

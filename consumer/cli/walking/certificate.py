@@ -14,8 +14,8 @@ import typer
 
 from consumer.app.commands.walking import Syncing, open_syncing
 from consumer.checks.certificate import Certifier, faults
+from consumer.cli.bootstrap import settings_for
 from consumer.cli.output import Output
-from consumer.cli.process import settings_for
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar
 from consumer.document import printable
 from consumer.errors import UsageError

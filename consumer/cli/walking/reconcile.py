@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from consumer.app.commands.walking import open_syncing
+from consumer.cli.bootstrap import run, settings_for
 from consumer.cli.filters import Application
 from consumer.cli.output import Json, Output
-from consumer.cli.process import run, settings_for
 from consumer.cli.walking.backfill import say_unread
 from consumer.cli.walking.each import FAILED, Failure, each, told
 from consumer.cli.walking.progress import shown_duration

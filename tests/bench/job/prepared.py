@@ -16,7 +16,7 @@ import orjson
 from sqlalchemy import Table, insert, select, text
 
 from consumer.broker import Broker, EmbeddedBroker, open_broker
-from consumer.cli.process import calm_collector
+from consumer.cli.bootstrap import calm_collector
 from consumer.clock import SystemClock
 from consumer.events import Event, Locators, Source, Trust, build_event
 from consumer.ledger import Database

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from consumer.cli.bootstrap import stop_on_signals
 from consumer.cli.developing.demo.scenarios import SCENARIOS, Scenario
 from consumer.cli.developing.demo.stories import STORIES
 from consumer.cli.developing.demo.world import Check, World, open_world
 from consumer.cli.output import Output
-from consumer.cli.process import stop_on_signals
 from consumer.errors import UsageError
 
 SCENARIO_LIMIT_S = 60.0

@@ -25,8 +25,8 @@ import uvloop
 
 from consumer import __version__
 from consumer.app import App
+from consumer.cli.bootstrap import at_sandbox
 from consumer.cli.developing.reload.version import Version, version_of
-from consumer.cli.process import at_sandbox
 from consumer.clock import SystemClock
 from consumer.errors import ConsumerError, SettingsError
 from consumer.settings import Role, Settings, load_settings

@@ -16,9 +16,9 @@ from typing import Any
 import orjson
 import structlog
 
+from consumer.cli.bootstrap import end_by_input
 from consumer.cli.developing.reload.saves import Saves
 from consumer.cli.developing.reload.version import Version, version_from
-from consumer.cli.process import end_by_input
 from consumer.errors import SettingsError
 
 LOAD_LIMIT_S = 30.0

@@ -1,4 +1,4 @@
-"""Processes: `serve --processes N`, for a machine with several cores. Each has a port of its own for health and
+"""Supervisor: `serve --processes N`, for a machine with several cores. Each has a port of its own for health and
 metrics, and all listen on the one public port: the kernel gives each new connection to one of them (SO_REUSEPORT).
 
 They live and die together. One that ends by itself, or answers nothing any more, ends the others, as it would end
@@ -21,8 +21,8 @@ import aiohttp
 import orjson
 import structlog
 
+from consumer.cli.bootstrap import end_by_input, stop_on_signals, tell
 from consumer.cli.output import Output
-from consumer.cli.process import end_by_input, stop_on_signals, tell
 from consumer.errors import PortTaken, ProcessEnded, SettingsError
 from consumer.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Process: how a command becomes a process: settings, logging, the event loop, signals."""
+"""Bootstrap: how a command becomes a process: settings, logging, the event loop, signals."""
 
 from __future__ import annotations
 
