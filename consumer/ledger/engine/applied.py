@@ -5,7 +5,9 @@ what is wrong."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Table, func, select, text
@@ -39,7 +41,8 @@ async def require_current(database: Database) -> None:
 async def lacks_nothing(database: Database) -> bool:
     """Whether every migration of this version was applied, and the tables give what it needs. Raises LedgerUnavailable
     and its kin; False for whatever needs a closer look."""
-    labels, wanted = branches().keys(), _revisions_here()
+    here = branches()
+    labels, wanted = here.keys(), _revisions_in(here.values())
 
     def look(connection: Connection) -> bool:
         applied = set(connection.scalars(select(_REVISIONS.c.id)))
@@ -55,9 +58,8 @@ async def lacks_nothing(database: Database) -> bool:
         return False
 
 
-def _revisions_here() -> set[str]:
+def _revisions_in(folders: Iterable[Path]) -> set[str]:
     """Every revision of this version."""
-    folders = branches().values()
     return {one for folder in folders for path in folder.glob("*.py") for one in _ID.findall(path.read_text())}
 
 
@@ -85,9 +87,11 @@ async def _collation_changed(session: AsyncSession) -> CollationChanged | None:
 
 class SchemaWatch:
     """Whether the tables still give what this version needs, while a role of it runs: another version's migration may
-    have come since its start. Each is noted in a table, which is all that is asked until one was."""
+    have come since its start. Each is noted in a table, which is all that is asked until one was. A plugin that was
+    installed since then is none of the role's."""
 
     def __init__(self) -> None:
+        self._branches: Mapping[str, Path] | None = None
         self._seen: tuple[int, datetime | None] | None = None
         self._refusal: ConsumerError | None = None
         self._collation: ConsumerError | None = None
@@ -102,11 +106,12 @@ class SchemaWatch:
 
     async def look(self, session: AsyncSession) -> None:
         """Compare, where a migration was run or taken back since the last look. Raises LedgerError."""
+        here = self._branches = self._branches or branches()
         self._collation = await _collation_changed(session)
         count, newest = (await session.execute(select(func.count(), func.max(_REVISIONS.c.applied_at)))).one()
         if (count, newest) == self._seen:
             return
-        lacking = await (await session.connection()).run_sync(missing_of, branches().keys())
-        applied, here = set(await session.scalars(select(_REVISIONS.c.id))), _revisions_here() if lacking else set()
-        self._refusal = refusal(here - applied, lacking, applied - here) if lacking else None
+        lacking = await (await session.connection()).run_sync(missing_of, here.keys())
+        applied, ours = set(await session.scalars(select(_REVISIONS.c.id))), _revisions_in(here.values())
+        self._refusal = refusal(ours - applied, lacking, applied - ours) if lacking else None
         self._seen = (count, newest)

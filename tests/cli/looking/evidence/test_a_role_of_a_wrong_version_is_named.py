@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+import pytest
 from sqlalchemy import Column, String, text
 
 from consumer.app import App
@@ -18,7 +20,9 @@ from consumer.cli.looking.status_finding import Grade
 from consumer.console.alarms.lives import MIXED_FOR
 from consumer.errors import SchemaIncompatible, SchemaOutdated
 from consumer.ledger import Database, processes
+from consumer.ledger.engine import branches
 from consumer.ledger.engine.applied import SchemaWatch
+from consumer.ledger.engine.branches import GROUP
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import DIED, Process, Proof
 from consumer.ledger.tables import SettledHintRow
@@ -112,6 +116,23 @@ async def test_a_role_that_runs_says_that_the_tables_were_migrated_away_from_it(
             return await _told(database) == {SchemaIncompatible.code: Grade.STUCK}
 
         await eventually(is_named, within_s=30, every_s=0.2)
+
+
+# case: O9
+async def test_a_plugin_that_is_installed_beside_a_role_that_runs_is_none_of_its(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its path is none of this process's: an editable install, or another environment's site."""
+    watch = SchemaWatch()
+    async with sqlite_ledger.transaction() as session:
+        await watch.look(session)
+        installed = [*entry_points(group=GROUP), EntryPoint(name="loyalty", value="not_here.migrations", group=GROUP)]
+        monkeypatch.setattr(branches, "entry_points", lambda group: installed)
+        await session.execute(
+            text("INSERT INTO revisions (id, applied_at) VALUES ('loyalty_0001', '2026-01-01 00:00:00')")
+        )
+        await watch.look(session)
+    assert watch.refusal() is None
 
 
 # case: O9
