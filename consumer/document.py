@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, Final
 
@@ -209,12 +209,20 @@ def as_time(value: Any) -> Any:
     return value
 
 
+def label(name: str) -> str:
+    """A name as people read it; what is money says of what: the service knows one currency."""
+    words = name.replace("_", " ")
+    return f"{words}, USDC" if words.split()[-1:] == ["amount"] else words
+
+
 def shown(value: Any) -> str:
-    """A value as people read it."""
+    """A value as people read it; times in UTC."""
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     if isinstance(value, tuple | list):
         return ", ".join(shown(item) for item in value) or "-"
     if isinstance(value, dict):

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TextIO
 import orjson
 import typer
 
-from consumer.document import printable, printable_json
+from consumer.document import label, printable, printable_json
 from consumer.document import shown as shown
 from consumer.errors import OutputUnwritable
 
@@ -47,7 +47,7 @@ class Output:
         if not rows:
             self.line(empty)
             return
-        lines = [[printable(shown(cell)) for cell in row] for row in (columns, *rows)]
+        lines = [[printable(shown(cell)) for cell in row] for row in ([label(one) for one in columns], *rows)]
         # As wide as it needs to be: an id that is cut cannot be copied. A terminal wraps by itself.
         widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
         for number, line in enumerate(lines):
@@ -56,9 +56,10 @@ class Output:
 
     def fields(self, values: Mapping[str, Any]) -> None:
         """Names and values for people, one a line."""
-        width = max((len(name) for name in values), default=0)
-        for name, value in values.items():
-            self.line(f"{name:<{width}}  {shown(value)}")
+        lines = [(label(name), shown(value)) for name, value in values.items()]
+        width = max((len(name) for name, _ in lines), default=0)
+        for name, value in lines:
+            self.line(f"{name:<{width}}  {value}")
 
 
 def _print(text: str) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.columns import among, unindexed
 from consumer.console import mentions
 from consumer.console.mentions import subject_in
+from consumer.document import shown
 from consumer.errors import NotFound
 from consumer.ledger.engine.counting import each_of
 from consumer.ledger.plans import plans
@@ -265,7 +266,7 @@ def _what_next(row: RowMapping) -> str:
     """What becomes of a delivery that is no event yet. Pure."""
     if "reason" in row:
         return f"{reason_of(row['reason']).detail}; consumer quarantine retry {row['id']} --reason …"
-    again = f"{row['next_at']:%Y-%m-%d %H:%M:%S}"
+    again = shown(row["next_at"])
     return f"asked {row['attempts']} times, again at {again}; what is never confirmed goes to quarantine"
 
 

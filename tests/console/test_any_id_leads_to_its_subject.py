@@ -108,7 +108,7 @@ async def test_what_is_no_event_yet_says_what_becomes_of_it(sold: Database) -> N
         [refused] = await find(session, "evt_9")
         said = {(one.kind, one.detail) for one in await find(session, "B-31")}
         number = await session.scalar(select(QuarantineRow.__table__.c.id))
-    at = f"{START:%Y-%m-%d %H:%M:%S}"
+    at = f"{START:%Y-%m-%d %H:%M:%S}Z"
     assert waits.detail == f"asked 0 times, again at {at}; what is never confirmed goes to quarantine"
     assert str(refused.detail).endswith(f"; consumer quarantine retry {number} --reason …")
     assert said == {

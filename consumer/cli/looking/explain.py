@@ -17,7 +17,7 @@ from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near
 from consumer.console.mentions import SUBJECTS
 from consumer.console.timeline import changed
-from consumer.document import as_time
+from consumer.document import as_time, label
 from consumer.errors import NotFound, SettingsError, UsageError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Settings
@@ -190,5 +190,5 @@ def _words(entry: Mapping[str, Any]) -> str:
         if name not in ("before", "after") and value not in (None, "", [], {})
     ]
     return "  ".join(
-        said + [f"{name}: {shown(as_time(was))} → {shown(as_time(now))}" for name, was, now in changed(entry)]
+        said + [f"{label(name)}: {shown(as_time(was))} → {shown(as_time(now))}" for name, was, now in changed(entry)]
     )

@@ -15,7 +15,7 @@ from consumer.app import log_parts
 from consumer.broker import GroupReport, TopicReport, open_broker
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.document import printable
+from consumer.document import printable, shown
 from consumer.errors import BrokerError, BrokerUnavailable
 from consumer.ledger import log_memory
 from consumer.ledger.log_memory import TopicMemory, is_another
@@ -133,7 +133,7 @@ def _group(report: GroupReport, now: datetime, processes: Sequence[Process]) -> 
     if quiet := elsewhere(report, processes, now):
         names = ", ".join(f"pid {one.pid} on {one.host}" for one in quiet[:CLIENTS_MAX])
         since = min(one.seen_at for one in quiet)
-        text = f"{names} reads as group {report.group}, and this ledger has heard nothing of it since {since:%H:%M}"
+        text = f"{names} reads as group {report.group}, and this ledger has heard nothing of it since {shown(since)}"
         text = f"{text}: does it write another database, an old primary? Stop it; what it took is read again"
         found.append(Finding(Grade.STUCK, "group_shared", text))
     behind = now - report.oldest_at if report.oldest_at is not None else timedelta(0)

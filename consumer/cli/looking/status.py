@@ -30,6 +30,7 @@ from consumer.console.alarms.queues import queues
 from consumer.console.alarms.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.alarms.unread import Unread, overdue, unread
 from consumer.console.invariants import kept as accounts
+from consumer.console.labels import LEDGER, READING
 from consumer.errors import (
     DatabaseForbidden,
     DatabaseMissing,
@@ -112,7 +113,7 @@ def _print(output: Output, found: Look) -> None:
     runbooks = list(figures.pop("runbooks", {}).items())
     for handler, text in runbooks[:RUNBOOKS_MAX] if found.findings else ():
         output.line(f"  runbook of {handler}: {text}")
-    output.fields(figures)
+    output.fields({LEDGER[name]: value for name, value in figures.items()})
     for one in found.processes:
         output.line(_process_line(one))
     for group in found.groups:
@@ -130,7 +131,7 @@ def _print(output: Output, found: Look) -> None:
     for reading in found.reading:
         output.line(reading.application)
         facts = {name: value for name, value in asdict(reading).items() if name not in TOLD_APART}
-        output.fields({f"  {name}": value for name, value in facts.items()})
+        output.fields({f"  {READING[name]}": value for name, value in facts.items()})
         for stage in reading.held_up:
             output.line(f"  {stage.stage} is held up since {shown_value(stage.since)}: {stage.code}")
 

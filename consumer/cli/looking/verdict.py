@@ -19,6 +19,7 @@ from consumer.console.alarms.unfulfilled import HELD, Waiting
 from consumer.console.alarms.unread import Overdue
 from consumer.console.cure import command, elsewhere, explain, replay_command
 from consumer.console.invariants.kept import Account
+from consumer.document import shown
 from consumer.errors import WrongApplication
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures
@@ -165,7 +166,7 @@ def _astray(one: standing.Astray) -> str:
     """Nobody reads for an application that is not there: what these told comes by no other way (case I14)."""
     where = f" ({', '.join(f'/webhooks/{name}' for name in one.names)})" if one.names else ""
     text = f"{one.count} webhook(s) were posted to an address that no application has{where}, the last at"
-    text = f"{text} {one.last_at:%H:%M:%S}: set the webhook URL at the service right, or give `serve`, `work` and"
+    text = f"{text} {shown(one.last_at)}: set the webhook URL at the service right, or give `serve`, `work` and"
     return f"{text} `sync` that application"
 
 
@@ -236,7 +237,7 @@ def _look_at(one: Unreadable) -> str:
 
 
 def _unarchived(last: LastPass) -> str:
-    done = "never" if last.done_at is None else last.done_at.strftime("%Y-%m-%d %H:%M")
+    done = "never" if last.done_at is None else shown(last.done_at)
     return f"bodies older than CONSUMER_RETENTION stay in the ledger: {last.code}; last archived: {done}"
 
 
@@ -300,7 +301,7 @@ def _reading(
         "signatures_refused": unsigned and f"{unsigned.text}, none verified, and the list finds events; {ADVICE}",
         "webhooks_silent": one.silent_since
         and unsigned is None
-        and f"no webhook since {one.silent_since:%Y-%m-%d %H:%M} while the list finds events: is the endpoint or the "
+        and f"no webhook since {shown(one.silent_since)} while the list finds events: is the endpoint or the "
         "application disabled?",
         "retention_gap": one.gap_at and "events were forgotten before they were read; `consumer reconcile` heals",
         MISSING: _missing(one),
@@ -359,7 +360,7 @@ def _held_up(one: ApplicationStatus, now: datetime) -> str:
     for stage in one.held_up:
         is_told = one.refused_at is not None and stage.code in REFUSED
         if not is_told and (stage.code in CERTAIN or _age_s(stage.since, now) >= HELD_UP_S):
-            stages.setdefault(stage.code, []).append(f"{stage.stage} since {stage.since:%Y-%m-%d %H:%M}")
+            stages.setdefault(stage.code, []).append(f"{stage.stage} since {shown(stage.since)}")
     told = "; ".join(f"held up by {code}: {', '.join(names)}" for code, names in stages.items())
     return f"{told}; `consumer doctor` says why" if told else ""
 

@@ -16,9 +16,10 @@ from markupsafe import Markup, escape
 from consumer.console.alarms.queues import MEANS
 from consumer.console.cure import CURED, FIRST, explain, settle
 from consumer.console.find import subject_of
+from consumer.console.labels import LEDGER, READING
 from consumer.console.pages.door import HEADERS, USER
 from consumer.console.timeline import changed
-from consumer.document import as_time, printable, shown
+from consumer.document import as_time, label, printable, shown
 from consumer.ledger.audit import by_handler
 
 PREFIX: Final = "/console"
@@ -60,9 +61,10 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     found.filters |= {"shown": shown, "told": told, "commands": commands, "words": words, "changes": changed}
-    found.filters |= {"sent": sent, "runbook": runbook, "waits": waits, "by_handler": by_handler}
+    found.filters |= {"label": label, "sent": sent, "runbook": runbook, "waits": waits, "by_handler": by_handler}
     found.globals |= {"link": link, "about": about, "explain": explain, "prefix": PREFIX, "at": at}
     found.globals |= {"settle": settle, "cured": CURED, "first": FIRST, "means": MEANS}
+    found.globals |= {"ledger": LEDGER, "reading": READING}
     return found
 
 

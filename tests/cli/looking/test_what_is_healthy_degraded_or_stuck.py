@@ -202,8 +202,8 @@ def test_stages_that_are_held_up_for_long_are_told_together_and_refused_credenti
 
     assert told(stuck(NOW - timedelta(seconds=29))) == []
     [text] = told(stuck(LONG_AGO), stuck(LONG_AGO, stage="confirm"), stuck(LONG_AGO, stage="refresh", code="server"))
-    loop = "held up by cursor_loop: backfill since 2026-04-30 23:00, confirm since 2026-04-30 23:00"
-    server = "held up by server: refresh since 2026-04-30 23:00"
+    loop = "held up by cursor_loop: backfill since 2026-04-30 23:00:00Z, confirm since 2026-04-30 23:00:00Z"
+    server = "held up by server: refresh since 2026-04-30 23:00:00Z"
     assert text == f"default: {loop}; {server}; `consumer doctor` says why"
     refused = stuck(LONG_AGO, code="invalid_api_credentials")
     assert len(told(refused)) == 1

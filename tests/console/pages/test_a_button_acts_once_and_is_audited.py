@@ -202,7 +202,7 @@ async def test_what_holds_an_order_is_let_go_where_it_is_found(projections: Proj
     await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
     seen = unescape(await text(pages, "/console/findings"))
     assert "What was paid is not what was expected." in seen
-    assert "<dt>expected_amount</dt><dd>10</dd>" in seen
+    assert "<dt>expected amount, USDC</dt><dd>10</dd>" in seen
     assert forms(seen, "It is settled") == []
     (word,) = forms(seen, "Let it go")
     assert await press(pages, "say", **word, reason="a voucher") == (303, "/console/order?id=A1&done=said")

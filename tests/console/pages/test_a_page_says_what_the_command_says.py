@@ -14,7 +14,9 @@ from urllib.parse import quote
 
 import pytest
 
+from consumer.cli.looking.status import document
 from consumer.clock import DrivenClock
+from consumer.console.labels import READING
 from consumer.console.pages.desk import KEPT_S
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database, audit
@@ -24,6 +26,7 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler
 from consumer.reason import Reason
 from tests.console.pages.conftest import Open, Pages, healthy, text
+from tests.console.test_figures_are_told_in_words import FOUND
 from tests.contract.ledger import facts
 from tests.support.handling.projections import START, Projections, observed, own, said
 
@@ -36,6 +39,15 @@ async def test_how_things_stand_is_what_status_says(pages: Pages) -> None:
     seen = await text(pages, "/console/")
     assert '<h1 class="grade degraded">degraded</h1>' in seen
     assert '<a href="/console/dead"><code>dead_runs</code></a> 3 dead: see <code>consumer dead list</code>' in seen
+
+
+async def test_figures_are_told_in_words(open_pages: Open) -> None:
+    async def status() -> Mapping[str, Any]:
+        return document(FOUND)
+
+    seen = await text(await open_pages(status=status), "/console/")
+    assert [name for name in re.findall(r"<(?:dt|th)[^>]*>([^<]*)<", seen) if "_" in name] == []
+    assert f"<dt>{READING['walked_at']}</dt>" in seen
 
 
 async def test_all_who_look_share_one_account(open_pages: Open, clock: DrivenClock) -> None:
@@ -317,12 +329,12 @@ async def test_times_in_what_changed_are_times(projections: Projections, pages: 
     sub = {"id": "S1", "status": "ACTIVE", "customer_reference": "c1", "current_period_end": "2026-02-01T00:00:00Z"}
     await projections.feed(observed("subscription:S1", 1, sub))
     seen = await text(pages, "/console/subscription?id=S1")
-    assert 'period_end - → <time datetime="2026-02-01T00:00:00+00:00">2026-02-01 00:00:00</time>' in seen
+    assert 'period end - → <time datetime="2026-02-01T00:00:00+00:00">2026-02-01 00:00:00Z</time>' in seen
     assert re.search(r">[^<]*\d\dT\d\d:", seen) is None
     seen = await text(pages, "/console/audit")
     event = r'<a href="/console/event\?id=(obs_\w+)">\1</a>'
-    assert re.search(rf"<td><time[^>]+>2026-01-01 [\d:]+</time>.+access:subscription.+{event}", seen) is not None
+    assert re.search(rf"<td><time[^>]+>2026-01-01 [\d:]+Z</time>.+access:subscription.+{event}", seen) is not None
 
 
 async def test_what_waits_is_a_step_away_from_how_things_stand(pages: Pages) -> None:
-    assert '<dt>dead</dt><dd><a href="/console/dead">3</a></dd>' in await text(pages, "/console/")
+    assert '<dt>dead runs</dt><dd><a href="/console/dead">3</a></dd>' in await text(pages, "/console/")

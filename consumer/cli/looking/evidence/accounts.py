@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.invariants.kept import ORDERS_WAIT, Account
 from consumer.console.invariants.report import usdc
+from consumer.document import shown
 
 ADVICE = "`consumer invariants` names each with its cure"
 
@@ -15,7 +16,7 @@ def judge_accounts(accounts: Mapping[str, Account]) -> list[Finding]:
     """By application: what cannot be as it stands, and money that nothing explains: who paid it waits."""
     found = []
     for application, one in accounts.items():
-        lead = f"{application}, as of {one.at:%H:%M:%S}"
+        lead = f"{application}, as of {shown(one.at)}"
         if one.residual:
             text = f"{lead}: {usdc(one.residual)} USDC of payments that nothing here explains; {ADVICE}"
             found.append(Finding(Grade.STUCK, "money_unexplained", text))

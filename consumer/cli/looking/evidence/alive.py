@@ -9,6 +9,7 @@ from typing import Final
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.alarms.lives import GONE_AFTER, Loop, apart, blind, is_living, left_behind, loops
+from consumer.document import shown
 from consumer.errors import CollationChanged, RoleSlow, SchemaIncompatible, SchemaOutdated
 from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, UNACCOUNTED, Process
 
@@ -104,7 +105,7 @@ def _looping(loop: Loop) -> Finding:
     one, (grade, harm) = loop.last, MISSED[loop.role]
     why = one.said.get(DIED, "it did not say why: see how its supervisor says that it ended")
     text = (
-        f"`{loop.role}` died {loop.deaths} times soon after its start, the last time at {one.seen_at:%H:%M:%S} after "
+        f"`{loop.role}` died {loop.deaths} times soon after its start, the last time at {shown(one.seen_at)} after "
         f"{(one.seen_at - one.started_at).total_seconds():.0f} s (pid {one.pid} on {one.host}): {why}"
     )
     if loop.alone:
@@ -126,7 +127,7 @@ def _gone(role: str, played: Sequence[Process], last: datetime | None) -> str:
         return f"no `{role}` process was ever seen"
     newest = max(played, key=lambda one: one.seen_at, default=None)
     where = f", pid {newest.pid} on {newest.host}, version {newest.version}" if newest is not None else ""
-    return f"no `{role}` process lives; the last one was seen at {last:%Y-%m-%d %H:%M:%S}{where}, {_end(newest)}"
+    return f"no `{role}` process lives; the last one was seen at {shown(last)}{where}, {_end(newest)}"
 
 
 def _end(one: Process | None) -> str:
@@ -147,7 +148,7 @@ def _unready(role: str, living: Sequence[Process], now: datetime, grade: Grade) 
             if proof.code is not None:
                 why.setdefault(proof.code, f"{check}: {(proof.reason or proof.code)[:REASON_CHARS]}")
     since = min(one.since for one in waiting)
-    lead = f"{len(waiting)} of {len(living)} `{role}` cannot work since {since:%Y-%m-%d %H:%M:%S}"
+    lead = f"{len(waiting)} of {len(living)} `{role}` cannot work since {shown(since)}"
     if not why:
         return [Finding(whole, f"{role}_not_ready", f"{lead}: it is still starting")]
     return [Finding(whole, code, f"{lead}: {text}") for code, text in why.items() if code != "not_ready"] or [

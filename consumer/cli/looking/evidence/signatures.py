@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from consumer.document import shown
 from consumer.ledger.processes import SIGNATURES, Process
 
 REFUSED_MIN: Final = 3
@@ -35,7 +36,7 @@ class Refused:
     @property
     def text(self) -> str:
         """For the finding."""
-        return f"{self.refused} webhook(s) were refused for their signature, the last at {self.last_at:%H:%M:%S}"
+        return f"{self.refused} webhook(s) were refused for their signature, the last at {shown(self.last_at)}"
 
 
 def refused_signatures(processes: Sequence[Process]) -> Mapping[str, Refused]:
