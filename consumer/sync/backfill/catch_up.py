@@ -11,8 +11,10 @@ from consumer.payments import Priority
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.backfill.stage import Backfill
 
-LOOK_PAGES_MAX: Final = 20
-WALK_PAGES_MAX: Final = 50
+LOOK_READS_MAX: Final = 20
+WALK_READS_MAX: Final = 50
+"""So many reads a walk for hints makes, whose list may show each event in brief: hints that come meanwhile wait for
+it."""
 
 
 class Coverage(StrEnum):
@@ -46,7 +48,7 @@ class CatchUp:
         async with self._backfill.walking:
             # Hints are in a hurry: the loop looks for what is listed late.
             begun = await self._backfill.start.begin(BackfillOptions(), self._lister, sweeps=False)
-            if await self._backfill.read(begun, pages_max=WALK_PAGES_MAX):
+            if await self._backfill.read(begun, reads_max=WALK_READS_MAX):
                 await self._backfill.conclude(begun)
                 return Coverage.ALL
         self._backfill.wake.set()
@@ -66,7 +68,7 @@ class CatchUp:
                         return Coverage.NOTHING
                     await self._backfill.missing.take(page, begun)
                     head = head or [item.id for item in page.items if item.id]
-                    if begun.walk.pages_read >= LOOK_PAGES_MAX:
+                    if begun.walk.pages_read + begun.reads >= LOOK_READS_MAX:
                         break  # more news than a look may take: the next look begins at the head again
         finally:
             self._backfill.say_refused(begun.walk, counts=True)

@@ -15,9 +15,9 @@ from consumer.events import Delivery, Event, Source, Trust
 from consumer.ledger.handling import events
 from consumer.ledger.reading import quarantine
 from consumer.ledger.reading.sync_state import KeptState
-from consumer.payments import PaymentsError
 from consumer.sync.application import Application
-from consumer.sync.backfill.page import WholeEvents
+from consumer.sync.backfill.page import Reads, WholeEvents
+from consumer.sync.backfill.unread import Unread
 from consumer.sync.settlement import BESIDE_MAX, Settlement
 
 COMPARED_MAX: Final = 500
@@ -39,22 +39,21 @@ class KeptBodies:
         self._whole = whole
         self._compared: tuple[str, ...] = ()
 
-    async def compare(self, listed: Sequence[Event]) -> PaymentsError | None:
+    async def compare(self, listed: Sequence[Event], unread: Unread) -> Reads:
         """Count and log whichever body states something else than the list, or than a read where that is brief (case
-        B22): BESIDE_MAX at most. One statement, and more only where another body lies in quarantine. Returns why
-        the walk is to come back for those that could not be read. Raises LedgerError, and a PaymentsError that holds
-        all calls up."""
+        B22): BESIDE_MAX at most. One statement, and more only where another body lies in quarantine. Returns these
+        reads: those of them that could not be made are for a later walk. Raises LedgerError."""
         if not listed:
-            return None
+            return Reads()
         name, known = self._app.name, {event.id: event for event in listed}
         async with self._app.database.reading() as session:
             beside = await quarantine.other_bodies(session, name, sorted(known), BESIDE_MAX, but=self._compared)
             if not beside:
-                return None
+                return Reads()
             before = (await Compared.of(session, name)).names
             recorded = await events.load(session, {(name, str(row.event_id)) for row in beside})
         disputed = [known[event.id] for event in recorded.values() if not _was_confirmed(event)]
-        reads = await self._whole.read(disputed, known)
+        reads = await self._whole.read(disputed, known, unread)
         known |= reads.whole
         names = dict.fromkeys(before)
         for row in beside:
@@ -72,7 +71,7 @@ class KeptBodies:
         if self._compared != before:
             async with self._app.database.transaction() as session:
                 await Compared(names=self._compared).keep(session, name, now=self._app.clock.now())
-        return reads.failure
+        return reads
 
 
 def _was_confirmed(event: Event) -> bool:

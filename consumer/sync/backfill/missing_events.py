@@ -7,14 +7,15 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from typing import Final
 
 from consumer.events import Delivery, Event
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
-from consumer.lists.bookmark import ListOrder
+from consumer.lists.bookmark import Bookmark, ListOrder
 from consumer.lists.orders import WalkPage
 from consumer.lists.walk import Walk
-from consumer.payments import PaymentsError
+from consumer.payments import EventRecord, PaymentsError
 from consumer.reason import Reason
 from consumer.sync.application import Application
 from consumer.sync.backfill.cutover import CutOver
@@ -22,17 +23,23 @@ from consumer.sync.backfill.kept_bodies import KeptBodies
 from consumer.sync.backfill.page import ListedEvents, WholeEvents, kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.silence import PENDING_MAX
+from consumer.sync.backfill.unread import Unread
 from consumer.sync.publisher import PublishedIds
 from consumer.sync.settlement import Settlement
 from consumer.wire import SEED
 
+AGAIN: Final = 100
+"""So many of those that could not be read a walk asks for, as many as a page lists."""
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(kw_only=True)
 class Begun:
     """A walk that has begun, at `began_s`: what is done about its pages, and what came of it. `floor`: from when on
     events are acted on; `cut_over`: where a seed ends. `told`: ids that were counted as missing or left alone and are
-    not published, so that one on two pages is counted once; `unannounced`: the newest that no delivery had
-    announced."""
+    not published, so that one on two pages is counted once; `unannounced`: the newest that no delivery had announced.
+    `unread`: what could not be read, of this walk and of those before, where it follows the bookmark; of any other, or
+    where no more may wait, `failures` has why. `unmet`: what of it this walk has not met. `reads`: how many events were
+    asked for singly."""
 
     walk: Walk
     options: BackfillOptions
@@ -42,7 +49,10 @@ class Begun:
     cut_over: CutOver | None = None
     told: PublishedIds = field(default_factory=PublishedIds)
     unannounced: deque[str] = field(default_factory=partial(deque[str], maxlen=PENDING_MAX))
+    unread: Unread = field(default_factory=Unread)
+    unmet: Unread = field(default_factory=Unread)
     failures: list[PaymentsError] = field(default_factory=list)
+    reads: int = 0
 
     def is_acted_on(self, event: Event) -> bool:
         """Whether it is not history by its time."""
@@ -85,18 +95,29 @@ class MissingEvents:
         self._kept = KeptBodies(app, settlement, self._whole)
         self._history = PublishedIds()  # of those whose list shows no time: they are not read singly by each walk
 
+    async def ask_again(self, begun: Begun) -> None:
+        """Take AGAIN of those that earlier walks could not read and this one did not meet, in turn, as if they were
+        listed now. Raises as `take`."""
+        if asked := begun.unmet.items(AGAIN):
+            await self._take(asked, begun, None)
+
     async def take(self, page: WalkPage, begun: Begun) -> None:
         """Publish what is missing, as a read shows it where it is listed in brief (case B22), settle the hints that the
         page confirms, and count both; keep what can only be kept, which is not understood, or larger than the topic
         takes; compare what lies here under several bodies; and only then move the bookmark. A dry run only counts.
 
-        Of those that could not be read, nothing is decided, and `begun.failures` has why: the walk goes on, and the
-        bookmark stays before them."""
-        listed = understand(page.items, self._app)
+        Of those that could not be read, nothing is decided. The bookmark goes on past them, for they are kept with it,
+        and `ask_again` asks for them; one for which there is no room keeps it where it is."""
+        await self._take(page.items, begun, page.bookmark)
+
+    async def _take(self, items: Sequence[EventRecord], begun: Begun, bookmark: Bookmark | None) -> None:
+        listed = met = understand(items, self._app)
         missing = [one for one in await self._missing(listed.events, begun.walk.order) if one.id not in begun.told]
         announced = await self._announced(listed.events)
         acted_on = self._acted_on(missing, announced, begun)
-        reads = await self._whole.read(_told_apart(acted_on, begun.options), announced)
+        reads = await self._whole.read(_told_apart(acted_on, begun.options), announced, begun.unread)
+        begun.reads += reads.asked
+        begun.unmet = begun.unmet.after(met.events, {}, self._app.clock.now())
         if reads.whole or reads.left:
             listed, missing = listed.after(reads), reads.applied(missing)
             announced = {event_id: one for event_id, one in announced.items() if event_id not in reads.left}
@@ -108,26 +129,37 @@ class MissingEvents:
         unannounced = [event.id for event in wanted if event.id not in announced]
         begun.note(listed, missing, wanted, unannounced)
         if begun.options.dry_run:
+            reads.check()
             return
         plan = SEED if begun.options.seed else None
         refused = await self._settlement.settle(announced, listed.events, lacking=wanted, plan=plan)
         begun.report.published -= len(refused)
         begun.report.strange += len(refused)
-        self._app.metrics.walked.labels(self._app.name, "listed").inc(len(page.items))
+        self._app.metrics.walked.labels(self._app.name, "listed").inc(len(items))
         self._app.metrics.walked.labels(self._app.name, "recovered").inc(len(unannounced))
         self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(len(announced))
+        reads.check()
         lacking = {event.id for event in missing}
-        uncompared = await self._kept.compare([event for event in listed.events if event.id not in lacking])
+        here = [event for event in listed.events if event.id not in lacking]
+        compared = await self._kept.compare(here, begun.unread)
+        compared.check()
         strange = [*listed.strange, *await self._too_large(refused)]
-        if (failure := reads.failure or uncompared) is not None:
+        follows, now = begun.options.follows_bookmark, self._app.clock.now()
+        unread = begun.unread.after(met.events, reads.again | compared.again, now) if follows else begun.unread
+        failure = reads.failure or compared.failure
+        if failure is not None and (not follows or unread.is_overfull):
             begun.failures.append(failure)
-        moves = begun.options.follows_bookmark and not begun.failures
-        if strange or moves:
-            async with self._app.database.transaction() as session:
-                kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
-                await quarantine.put(session, kept, self._app.clock.now())
-                if moves:
-                    await self._app.keep(session, page.bookmark)
+            unread = begun.unread
+        moves = bookmark if follows and not begun.failures else None
+        if not strange and moves is None and unread is begun.unread:
+            return
+        async with self._app.database.transaction() as session:
+            kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
+            await quarantine.put(session, kept, now)
+            for state in (unread if unread is not begun.unread else None, moves):
+                if state is not None:
+                    await self._app.keep(session, state)
+        begun.unread = unread
 
     def _acted_on(self, missing: Sequence[Event], announced: Container[str], begun: Begun) -> list[Event]:
         """Those that a webhook announced, and those that are not history."""

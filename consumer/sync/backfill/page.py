@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 
 from consumer.events import UNKNOWN_TYPE, Delivery, Envelope, Event
 from consumer.payments import EventRecord, PaymentsError, Priority, ServiceUnreachable
 from consumer.reason import Reason
-from consumer.sync.api import PATIENCE_S, held_up_s, refuses
+from consumer.sync.api import held_up_s, refuses
 from consumer.sync.application import Application
+from consumer.sync.backfill.unread import REFUSED_FOR, Unread
 from consumer.sync.provenance import as_read
 
 LOG = structlog.get_logger()
@@ -23,13 +24,8 @@ LOG = structlog.get_logger()
 LISTED: Final = "listed:"
 """How the delivery id of a listed record begins that was kept raw: nobody delivered it."""
 
-VAIN_MAX: Final = 5
-THIN_MAX: Final = 50
+VAIN_MAX: Final = 50
 FAILED_MAX: Final = 3
-STEP_MAX_S: Final = 60.0
-KEPT_MAX: Final = 500
-"""Of the newest so many is known that they could not be read, or what they said when a walk was cut."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,34 +63,34 @@ def kept_raw(application: str, raw: bytes, now: datetime, problem: Reason, *, ev
 
 @dataclass(kw_only=True)
 class Reads:
-    """What single reads made of listed events: `whole`, by id, as they were read; `left`: those for a later walk or for
-    their hints; `failure`: why the walk is to come back, where it is."""
+    """What single reads made of listed events: `whole`, by id, as they were read; `left`: those of which nothing is
+    decided yet; `again`: which of these a later walk asks for, with how many reads of each failed now; `failure`: why,
+    where one failed; `held_up`: what holds all calls up, where that ended them. `asked`: how many were asked for."""
 
     whole: dict[str, Event] = field(default_factory=dict)
     left: set[str] = field(default_factory=set)
+    again: dict[str, int] = field(default_factory=dict)
     failure: PaymentsError | None = None
+    held_up: PaymentsError | None = None
+    asked: int = 0
+
+    def check(self) -> None:
+        """Raise the PaymentsError that holds all calls up, once what was read until then is settled."""
+        if self.held_up is not None:
+            raise self.held_up
 
     def applied(self, listed: Sequence[Event]) -> list[Event]:
         """Listed events without those that were left, and the others as they were read."""
         return [self.whole.get(event.id, event) for event in listed if event.id not in self.left]
 
 
-@dataclass(kw_only=True)
-class Waiting:
-    """One that could not be had: for how long at the last look, which was `at_s`, and how often a read of it failed."""
-
-    at_s: float
-    waited_s: float = 0.0
-    failures: int = 0
-
-
 class WholeEvents:
     """Reads what a list shows too little of by its id, before anything is decided (case B22).
 
-    One that cannot be read is left, and keeps no other of its page waiting. When PATIENCE_S of walks are over it is
-    taken as it is listed, unless a hint announced it: `confirm` is patient for that. Where reads show just what the
-    list does, which VAIN_MAX of a type in a row tell, or say no more of what is wanted, which THIN_MAX tell, one of it
-    a page is still read, and those of hints.
+    One that cannot be read is left for a later walk, which has it among the `unread`, and keeps no other waiting. When
+    patience is over it is taken as it is listed, unless a hint announced it: `confirm` is patient for that. Where reads
+    say no more of what is wanted, which VAIN_MAX of a type in a row tell, one of it a page is still read, and those of
+    hints.
     """
 
     def __init__(self, app: Application) -> None:
@@ -102,49 +98,42 @@ class WholeEvents:
         self._of_hints = app.client.with_priority(Priority.CONFIRM).events
         self._others = app.client.with_priority(Priority.BACKFILL).events
         self._in_vain: Counter[str] = Counter()
-        self._still_thin: Counter[str] = Counter()
-        self._waiting: dict[str, Waiting] = {}
-        self._found: dict[str, Event] = {}  # of a page that was cut: it goes on there
 
-    async def read(self, listed: Sequence[Event], announced: Container[str]) -> Reads:
-        """These as single reads show them; `announced` are in a hurry. Where FAILED_MAX in a row fail, the others are
-        left as well: those that never failed come first the next time. Raises a PaymentsError that holds all calls
-        up."""
+    async def read(self, listed: Sequence[Event], announced: Container[str], unread: Unread) -> Reads:
+        """These as single reads show them; `announced` are in a hurry. Where FAILED_MAX in a row are not answered, or
+        all calls are held up, the others are left as well: those that failed least come first."""
         reads, tried, in_a_row = Reads(), set[str](), 0
-        for event in sorted(filter(is_thin, listed), key=self._failures):
+        for event in sorted(filter(is_thin, listed), key=lambda event: unread.failures(event.id)):
             is_urgent = event.id in announced
-            if not is_urgent and event.type in tried and self._is_vain(event.type):
+            if not is_urgent and event.type in tried and self._in_vain[event.type] >= VAIN_MAX:
                 continue
-            if in_a_row >= FAILED_MAX:
-                self._wait(event)
+            if in_a_row >= FAILED_MAX or reads.held_up is not None:
                 reads.left.add(event.id)
+                reads.again[event.id] = 0
                 continue
             tried.add(event.type)
+            reads.asked += 1
             try:
-                whole = self._found.get(event.id) or await self._read(event, is_urgent=is_urgent)
+                whole = await self._read(event, is_urgent=is_urgent)
             except PaymentsError as error:
-                if _holds_all_up(error):
-                    raise
-                if not self._is_given_up(event, error):
-                    in_a_row += 1
-                    reads.failure = reads.failure or error
-                    reads.left.add(event.id)
-                elif is_urgent:
-                    reads.left.add(event.id)
-                else:
+                is_given_up = not _holds_all_up(error) and self._is_given_up(event, error, unread)
+                if is_given_up and not is_urgent:
                     LOG.warning("event_taken_as_listed", application=event.application, event_id=event.id)
+                    continue
+                reads.left.add(event.id)
+                if _holds_all_up(error):
+                    reads.held_up = error
+                elif not is_given_up:
+                    in_a_row += not refuses(error)
+                    reads.failure = reads.failure or error
+                    reads.again[event.id] = 1
                 continue
             in_a_row = 0
-            self._waiting.pop(event.id, None)
             if whole is not None:
-                self._in_vain[event.type] = self._in_vain[event.type] + 1 if whole.data == event.data else 0
-                self._still_thin[event.type] = self._still_thin[event.type] + 1 if is_thin(whole) else 0
+                self._in_vain[event.type] = self._in_vain[event.type] + 1 if is_thin(whole) else 0
                 reads.whole[event.id] = whole
-                _keep_newest(self._found, event.id, whole)
             elif is_urgent:
                 reads.left.add(event.id)
-        for event_id in reads.whole:
-            self._found.pop(event_id, None)
         return reads
 
     async def _read(self, event: Event, *, is_urgent: bool) -> Event | None:
@@ -156,28 +145,12 @@ class WholeEvents:
         )
         return whole if whole is not None and whole.id == event.id else None
 
-    def _is_given_up(self, event: Event, error: PaymentsError) -> bool:
+    def _is_given_up(self, event: Event, error: PaymentsError, unread: Unread) -> bool:
         """Whether patience is over with one that failed. One that is old is not refused because it is too new."""
-        waiting = self._wait(event)
-        waiting.failures += 1
-        at = event.occurred_at
-        is_old = at is not None and (self._app.service_time() - at).total_seconds() >= PATIENCE_S
-        return waiting.waited_s >= PATIENCE_S or (is_old and refuses(error))
-
-    def _is_vain(self, event_type: str) -> bool:
-        return self._in_vain[event_type] >= VAIN_MAX or self._still_thin[event_type] >= THIN_MAX
-
-    def _wait(self, event: Event) -> Waiting:
-        """It waits on. What lies between two walks counts, an outage in which there are none does not."""
-        now_s = self._app.clock.monotonic()
-        waiting = self._waiting.get(event.id) or Waiting(at_s=now_s)
-        waiting.waited_s += min(now_s - waiting.at_s, STEP_MAX_S)
-        waiting.at_s = now_s
-        _keep_newest(self._waiting, event.id, waiting)
-        return waiting
-
-    def _failures(self, event: Event) -> int:
-        return self._waiting[event.id].failures if event.id in self._waiting else 0
+        at, waiting = event.occurred_at, unread.events.get(event.id)
+        is_old = at is not None and self._app.service_time() - at >= REFUSED_FOR
+        is_over = waiting is not None and waiting.is_given_up(error, self._app.clock.now())
+        return is_over or (is_old and refuses(error))
 
 
 def _holds_all_up(error: PaymentsError) -> bool:
@@ -191,11 +164,3 @@ def is_thin(found: Event | Envelope) -> bool:
     is_somebodys = found.type.startswith(("order.", "checkout.session.", "subscription."))
     names = (found.order_id, found.subscription_id, found.object_id)
     return found.type == UNKNOWN_TYPE or (is_somebodys and not any(names))
-
-
-def _keep_newest(kept: dict[str, T], event_id: str, value: T) -> None:
-    """Keep it as the newest of KEPT_MAX."""
-    kept.pop(event_id, None)
-    kept[event_id] = value
-    while len(kept) > KEPT_MAX:
-        del kept[next(iter(kept))]

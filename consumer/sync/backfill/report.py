@@ -51,7 +51,7 @@ class BackfillOptions:
 @dataclass(kw_only=True)
 class BackfillReport:
     """What a walk found. `published` is what the ledger lacked (in a dry run: lacks), `recovered` what of it no
-    delivery had announced; `strange` was not understood.
+    delivery had announced; `strange` was not understood, `unread` could not be read and waits for the next walk.
 
     `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11). `history`:
     events from before the first walk that the ledger lacks and that were left alone (B30): so many at least, as a walk
@@ -67,6 +67,7 @@ class BackfillReport:
     published: int = 0
     recovered: int = 0
     strange: int = 0
+    unread: int = 0
     gap: bool = False
     refused: int = 0
     history: int = 0

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from consumer.lists.progress import ListStart, Progress, WalkProgress
 from consumer.lists.walk import Walk, cursors_refused
-from consumer.payments import CursorsRefused, Priority
+from consumer.payments import CursorsRefused, Priority, UnexpectedAnswer
 from consumer.runtime.loop import WokenStage
 from consumer.sync.application import Application
 from consumer.sync.backfill import cutover, silence
@@ -58,7 +58,9 @@ class Backfill(WokenStage):
 
     async def _step(self) -> float:
         began = self.app.clock.monotonic()
-        await self.once()
+        report = await self.once()
+        if report.unread:  # all else is done: what holds it up is told where any other failure is
+            raise UnexpectedAnswer("events that are listed in brief cannot be read", events=report.unread)
         return max(0.0, began + self.interval_s - self.app.clock.monotonic())
 
     async def once(
@@ -77,6 +79,7 @@ class Backfill(WokenStage):
             if begins is not None:
                 await begins()
             await self.read(begun, on_progress)
+            await self.missing.ask_again(begun)
             return await self.conclude(begun)
 
     # --- the parts of a walk, which catching up uses as well ----------------------------------------------------
@@ -86,10 +89,10 @@ class Backfill(WokenStage):
         begun: Begun,
         on_progress: Callable[[Progress], None] | None = None,
         *,
-        pages_max: int | None = None,
+        reads_max: int | None = None,
     ) -> bool:
-        """Take the pages of the walk; False when there were `pages_max` of them and it is left there, as if by a crash:
-        the next one goes on. Raises as `once`."""
+        """Take the pages of the walk; False when it took `reads_max` reads, of pages and of events, and it is left
+        there, as if by a crash: the next one goes on. Raises as `once`."""
         walk, report = begun.walk, begun.report
         begins_at = await self._list_start.at() if on_progress is not None else None
         progress = WalkProgress(walk, self.app.clock, begins_at=begins_at)
@@ -101,7 +104,7 @@ class Backfill(WokenStage):
                     self.say_refused(walk)
                     if on_progress is not None:
                         on_progress(progress.progress(page, listed=report.listed, published=report.published))
-                    if pages_max is not None and walk.pages_read >= pages_max:
+                    if reads_max is not None and walk.pages_read + begun.reads >= reads_max:
                         return False
         finally:
             self.under_way = None
@@ -119,10 +122,11 @@ class Backfill(WokenStage):
 
     async def conclude(self, begun: Begun) -> BackfillReport:
         """A walk has seen all: remember what it tells, and say what it found. Raises LedgerError, and PaymentsError
-        where events could not be read by their ids: such a walk is not complete, and comes back for them."""
+        where events could not be read and do not wait with the bookmark: such a walk is not complete."""
         walk, options, cut_over, report = begun.walk, begun.options, begun.cut_over, begun.report
         now, is_complete = walk.now, not begun.failures
         report.order, report.pages, report.gap, report.refused = walk.order, walk.pages_read, walk.gap, walk.refused
+        report.unread = len(begun.unread.events)
         report.seconds = self.app.clock.monotonic() - begun.began_s
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)

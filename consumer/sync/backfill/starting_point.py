@@ -15,6 +15,7 @@ from consumer.sync.backfill.cutover import CutOver, FirstWalk
 from consumer.sync.backfill.missing_events import Begun
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
+from consumer.sync.backfill.unread import Unread
 
 
 class StartingPoint:
@@ -36,7 +37,10 @@ class StartingPoint:
         floor = await self._floor(options) if options.reads_bookmark else options.since
         since = floor if bookmark.walked_at is None else None
         walk = replace(self._walk(lister, bookmark, now), since=since, sweeps=sweeps)
-        return self._begun(walk, options, floor, cut_over)
+        begun = self._begun(walk, options, floor, cut_over)
+        if options.reads_bookmark:
+            begun.unread = begun.unmet = await self._app.kept(Unread)
+        return begun
 
     async def begin_look(self, lister: Lister, known: Iterable[str]) -> Begun:
         """Begin to look from the head of a newest-first list down to the first of the `known`; the bookmark stays.

@@ -13,9 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import parse_time
 from consumer.ledger.reading import budgets, hints, sync_state
 from consumer.lists.bookmark import Bookmark
+from consumer.payments import UnexpectedAnswer
 from consumer.payments.circuit import PROBE_EVERY_S
 from consumer.runtime.loop import REFUSED
 from consumer.sync.backfill import silence
+from consumer.sync.backfill.unread import Unread
 from consumer.sync.canary.sightings import Missed, Sightings
 from consumer.sync.health.stalled import StalledStage, stalled_stages
 from consumer.sync.reconcile import state as reconcile
@@ -32,7 +34,7 @@ class ApplicationStatus:
     `refused_at`: the service refused the credentials then, and has not taken any since (O3). `missing`: what the
     service shows and the ledger has lacked for too long. `held_up`: stages of `sync` that fail again and again, with
     the reason (B7, B32). `looked_at`: when the two ends were compared last. `unplaced_paid`: listed orders that are
-    paid, and that the last reconcile could not keep (F20)."""
+    paid, and that the last reconcile could not keep (F20). `unread`: listed events that could not be read yet (B22)."""
 
     application: str
     has_credentials: bool = True
@@ -47,6 +49,7 @@ class ApplicationStatus:
     held_up: tuple[StalledStage, ...] = ()
     looked_at: datetime | None = None
     unplaced_paid: int = 0
+    unread: int = 0
 
 
 async def application_status(
@@ -61,7 +64,8 @@ async def application_status(
     delivery_health = await silence.DeliveryHealth.of(session, application)
     reconciled = await sync_state.load(session, application, reconcile.WALK) or {}
     unplaced = reconciled.get("unplaced_paid")
-    held_up = await stalled_stages(session, application, now)
+    unread = await Unread.of(session, application)
+    held_up = with_unread(await stalled_stages(session, application, now), unread)
     if app_id is None:
         refused = min((one.since for one in held_up if one.code in REFUSED), default=None)
     else:
@@ -81,6 +85,7 @@ async def application_status(
         held_up=held_up,
         looked_at=seen.looked_at,
         unplaced_paid=unplaced if isinstance(unplaced, int) else 0,
+        unread=len(unread.events),
     )
 
 
@@ -95,6 +100,14 @@ async def application_statuses(
     keeps; None: all for which something was ever kept."""
     kept = await sync_state.applications(session) if kept is None else kept
     return [await application_status(session, name, app_id, now, is_kept=name in kept) for name, app_id in app_ids]
+
+
+def with_unread(held_up: tuple[StalledStage, ...], unread: Unread) -> tuple[StalledStage, ...]:
+    """The same, and backfill where listed events wait to be read: no `sync` says it where a timer walks. Pure."""
+    since = min((one.since for one in unread.events.values()), default=None)
+    if since is None or any(one.stage == "backfill" for one in held_up):
+        return held_up
+    return (*held_up, StalledStage(stage="backfill", code=UnexpectedAnswer.code, since=since))
 
 
 def refused_at(circuit: str | None, now: datetime, *, walked_at: datetime | None = None) -> datetime | None:

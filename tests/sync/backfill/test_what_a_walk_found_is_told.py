@@ -16,7 +16,7 @@ from consumer.ledger.reading import hints, quarantine
 from consumer.lists.bookmark import ListOrder
 from consumer.lists.progress import Progress
 from consumer.reason import Reason
-from consumer.sync.backfill.catch_up import LOOK_PAGES_MAX, CatchUp, Coverage
+from consumer.sync.backfill.catch_up import LOOK_READS_MAX, CatchUp, Coverage
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Telling
 from consumer.sync.backfill.silence import DeliveryHealth
@@ -396,7 +396,7 @@ async def test_a_walk_that_may_read_so_many_pages_is_left_there(
         assert stage.under_way is begun.walk
         seen.append(progress)
 
-    assert await stage.read(begun, on_progress, pages_max=pages_max) is complete
+    assert await stage.read(begun, on_progress, reads_max=pages_max) is complete
     assert [(one.pages, one.listed, one.published) for one in seen] == [(n, n, n) for n in (1, 2, 3)][:pages_max]
     assert stage.under_way is None
 
@@ -429,12 +429,12 @@ async def test_beside_a_walk_hints_hear_of_the_newest_where_these_stand_first_an
 async def test_a_look_beside_a_walk_ends_after_so_many_pages_and_the_next_one_ends_where_it_began(world: World) -> None:
     # case: C15
     listed = Listed(world, size=2)
-    for number in range(2 * (LOOK_PAGES_MAX + 5)):
+    for number in range(2 * (LOOK_READS_MAX + 5)):
         listed.add(number, ago_s=600 - number)
     stage = backfill(world)
     catch_up = CatchUp(stage)
     async with stage.walking:
         assert await catch_up.walk() is Coverage.NEWEST
-        assert len(listed.asked_at_s) == LOOK_PAGES_MAX
+        assert len(listed.asked_at_s) == LOOK_READS_MAX
         assert await catch_up.walk() is Coverage.NEWEST
-    assert len(listed.asked_at_s) == LOOK_PAGES_MAX + 1, "the first page has what the last look saw"
+    assert len(listed.asked_at_s) == LOOK_READS_MAX + 1, "the first page has what the last look saw"

@@ -32,7 +32,7 @@ async def test_a_walk_that_waits_for_the_budget_makes_nobody_read_hints_singly(
     service_side.emit(400)
     confirm, backfill = stages(world)
     first = await backfill.start.begin(BackfillOptions(), world.app.client.events, sweeps=True)
-    if await backfill.read(first, pages_max=pages_max):
+    if await backfill.read(first, reads_max=pages_max):
         await backfill.conclude(first)
     asked, gate = asyncio.Event(), asyncio.Event()
 

@@ -18,6 +18,7 @@ from consumer.lists.bookmark import Bookmark
 from consumer.sync.backfill import cutover, silence
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.silence import DeliveryHealth
+from consumer.sync.backfill.unread import Unread, Waiting
 from consumer.sync.canary import sightings
 from consumer.sync.canary.sightings import Sightings
 from consumer.sync.health import stalled
@@ -47,6 +48,7 @@ STATE: Mapping[str, Mapping[str, Any]] = {
     reconcile.WALK: {"began": ago(400).isoformat(), "ended": ago(390).isoformat(), "braked": True, "unplaced_paid": 3},
     sightings.WALK: Sightings(missing={"order:A-1": ago(500)}, looked_at=ago(5)).dump(),
     cutover.LEFT: {"events": 7},
+    Unread.walk: Unread(events={"evt_1": Waiting(listed="{}", since=ago(600))}).dump(),
 }
 STALLED = [
     StalledStage(stage="confirm", code="circuit_open", since=ago(30)),
@@ -65,6 +67,8 @@ STANDS = ApplicationStatus(
     unplaced_paid=3,
     missing=Sightings(missing={"order:A-1": ago(500)}, looked_at=ago(5)).missed(),
     looked_at=ago(5),
+    unread=1,
+    held_up=(StalledStage(stage="backfill", code="unexpected_answer", since=ago(600)),),
 )
 
 
