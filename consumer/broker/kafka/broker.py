@@ -212,4 +212,5 @@ class KafkaBroker:
 
 
 def _lanes(name: str, found: FoundTopic, max_record_bytes: int) -> TopicLanes:
-    return TopicLanes(name, found.partitions, max_record_bytes, found.max_message_bytes)
+    is_bound_known = found.settings is not None
+    return TopicLanes(name, found.partitions, max_record_bytes, found.max_message_bytes, is_bound_known=is_bound_known)

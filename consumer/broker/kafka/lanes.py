@@ -52,11 +52,15 @@ class Lane:
 
 
 class TopicLanes:
-    """A topic as the publisher needs it: one lane a partition, and the largest record."""
+    """A topic as the publisher needs it: one lane a partition, and the largest record. `is_bound_known`: whether the
+    topic's own limit could be read, so that it took `max_record_bytes` then."""
 
-    def __init__(self, name: str, partitions: int, max_record_bytes: int, max_message_bytes: int) -> None:
+    def __init__(
+        self, name: str, partitions: int, max_record_bytes: int, max_message_bytes: int, *, is_bound_known: bool = False
+    ) -> None:
         self.name = name
         self.max_record_bytes = max_record_bytes
+        self.is_bound_known = is_bound_known
         batch_bytes = min(MAX_BATCH_BYTES, max_message_bytes - RECORD_OVERHEAD_BYTES)
         self.lanes = [Lane(self, number, batch_bytes) for number in range(partitions)]
 

@@ -308,7 +308,7 @@ class KafkaPublisher:
             self._landed(flight.lane)
             return
         if len(flight.items) == 1 and isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
-            settle(flight.items, RecordTooLarge(bytes=flight.items[0].size_bytes))
+            settle(flight.items, _too_large(flight))
         else:
             settle(flight.items, broker_error(error, "the broker refused a batch", topic=flight.lane.topic))
         self._renew(producer, type(error).__name__)
@@ -382,3 +382,14 @@ def _is_gone(producer: Any, lane: Lane) -> bool:
         LOG.warning("topic_has_fewer_partitions", topic=lane.topic, partitions=there, before=len(lanes))
         del lanes[there:]
     return lane.number >= there
+
+
+def _too_large(flight: _Flight) -> BrokerError:
+    """What the refusal of a lone record means, which was within the bound when it was sent: the topic's limit was
+    lowered since, and takes it again when that is set right. Where its limit cannot be read, it is smaller than was
+    assumed, and takes it never."""
+    size, lanes = flight.items[0].size_bytes, flight.lane.home
+    if not lanes.is_bound_known:
+        return RecordTooLarge(bytes=size)
+    said = "the topic takes less than when this process looked at it: was its max.message.bytes lowered?"
+    return BrokerUnavailable(said, topic=lanes.name, bytes=size)

@@ -20,7 +20,14 @@ from consumer.broker.kafka import member as kafka_member
 from consumer.broker.kafka import publisher as kafka_publisher
 from consumer.broker.kafka.connection import KafkaConnection
 from consumer.broker.kafka.topics import KafkaTopics
-from consumer.errors import BrokerUnavailable, LogCompressed, LogNotReplicated, TopicMisconfigured
+from consumer.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    LogCompressed,
+    LogNotReplicated,
+    RecordTooLarge,
+    TopicMisconfigured,
+)
 from tests.contract.broker.conftest import message, read, values
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.ports import eventually, free_port
@@ -367,6 +374,46 @@ async def test_a_topic_made_anew_with_fewer_partitions_takes_every_key_again(kaf
     await admin.create_topics([NewTopic("fewer", 1, 1)])
     await admin.close()
     await eventually(takes_every_key, within_s=60, every_s=0.2, what="every key is taken")
+    await broker.stop(5.0)
+
+
+# case: I1, I30
+@pytest.mark.parametrize(("is_known", "error"), [(True, BrokerUnavailable), (False, RecordTooLarge)])
+async def test_a_record_that_a_lowered_limit_refuses_is_taken_when_it_is_raised_again(
+    kafka_broker: KafkaServer, is_known: bool, error: type[BrokerError]
+) -> None:
+    """It was told to be too large for ever: a paid order went to quarantine, and a webhook was answered 413. Only where
+    we may not read the limit nobody can tell that it was lowered."""
+    name = f"lowered-{is_known}"
+    address = f"127.0.0.1:{kafka_broker.port}"
+    broker, admin = KafkaBroker([address]), AIOKafkaAdminClient(bootstrap_servers=address)
+    await broker.start()
+    await broker.ensure_topics([replace(TOPIC, name=name)])
+    broker._topics[name].is_bound_known = is_known
+    await admin.start()
+
+    async def heard() -> type[BrokerError] | None:
+        try:
+            await broker.publish(name, message("x" * 5000))
+        except BrokerError as told:
+            return type(told)
+        return None
+
+    async def is_refused() -> bool:
+        return await heard() is error
+
+    async def is_taken() -> bool:
+        return await heard() is None
+
+    async def limit(max_bytes: int) -> None:
+        settings = {"max.message.bytes": str(max_bytes)}
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, settings)])
+
+    await limit(1000)
+    await eventually(is_refused, within_s=20, every_s=0.2)
+    await limit(2_000_000)
+    await eventually(is_taken, within_s=20, every_s=0.2)
+    await admin.close()
     await broker.stop(5.0)
 
 
