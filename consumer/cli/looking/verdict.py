@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from consumer.cli.looking.evidence.accounts import judge_accounts
-from consumer.cli.looking.evidence.alive import SEEN_WITHIN, alive
+from consumer.cli.looking.evidence.alive import SEEN_WITHIN, WEBHOOKS_REFUSED, alive
 from consumer.cli.looking.evidence.readers import reader_since
 from consumer.cli.looking.evidence.signatures import ADVICE, Refused, are_ours, look_ours, refused_signatures
 from consumer.cli.looking.evidence.workers import judge_workers
@@ -88,9 +88,10 @@ def judge(
         found += alive(processes, now, expected=expected, within=expected_within, worker_seen_at=seen_at)
     for paid in unfulfilled:
         found += _unfulfilled(paid, now, shippers)
+    refuses = any(one.code == WEBHOOKS_REFUSED for one in found)
     for one in application_statuses:
         since = reader_since(processes, now, one.application)
-        found += _reading(one, now, walk_late_s, signatures.get(one.application), since)
+        found += _reading(one, now, walk_late_s, signatures.get(one.application), since, refuses=refuses)
     for wait in late_reads:
         found += _late_read(wait, now)
     found += judge_accounts(accounts or {})
@@ -288,9 +289,11 @@ def _reading(
     walk_late_s: float,
     refused: Refused | None,
     reader_since: datetime | None,
+    *,
+    refuses: bool,
 ) -> list[Finding]:
     """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32). `reader_since`: since when
-    the `sync` lives that reads it."""
+    the `sync` lives that reads it. `refuses`: webhooks come, and `serve` answers them 503: that is no silence."""
     if not one.has_credentials:
         wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
         text = f"{one.application}: no API credentials: {wait}what webhooks lose stays lost"
@@ -301,6 +304,7 @@ def _reading(
         "signatures_refused": unsigned and f"{unsigned.text}, none verified, and the list finds events; {ADVICE}",
         "webhooks_silent": one.silent_since
         and unsigned is None
+        and not refuses
         and f"no webhook since {shown(one.silent_since)} while the list finds events: is the endpoint or the "
         "application disabled?",
         "retention_gap": one.gap_at and "events were forgotten before they were read; `consumer reconcile` heals",

@@ -19,6 +19,7 @@ UNREADY_AFTER: Final = timedelta(seconds=20)
 REFUSED_MIN: Final = 3
 REFUSED_SHARE_STUCK: Final = 0.5
 REASON_CHARS: Final = 200
+WEBHOOKS_REFUSED: Final = "webhooks_refused"
 NAMED_MAX: Final = 5
 GOES_ON: Final = (RoleSlow.code, CollationChanged.code)
 """With these nothing stands still: who is slow is late."""
@@ -196,4 +197,4 @@ def _refusing(processes: Sequence[Process], now: datetime) -> list[Finding]:
         return []
     grade = Grade.STUCK if refused >= REFUSED_SHARE_STUCK * answered else Grade.DEGRADED
     text = f"{refused} of {answered} webhooks of the last two minutes were answered 503: they were not stored"
-    return [Finding(grade, "webhooks_refused", text)]
+    return [Finding(grade, WEBHOOKS_REFUSED, text)]

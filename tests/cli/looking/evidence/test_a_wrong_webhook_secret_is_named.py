@@ -38,6 +38,16 @@ def test_events_in_the_list_prove_that_the_secret_is_wrong() -> None:
     assert finding.code == "webhooks_silent", "nothing was refused lately: they do not come at all"
 
 
+# case: O1
+def test_webhooks_that_come_and_are_answered_503_are_no_silence() -> None:
+    """Beside the true cause one read that none came, and looked at the endpoint."""
+    silent = replace(READ, silent_since=NOW - timedelta(minutes=2))
+    [finding] = found(living("serve", answered=100, refused=0), reading=silent)
+    assert finding.code == "webhooks_silent"
+    [finding] = found(living("serve", answered=100, refused=90), reading=silent)
+    assert finding.code == "webhooks_refused"
+
+
 # case: I20
 def test_a_flood_of_forgeries_is_no_finding_where_the_list_shows_nothing_new() -> None:
     assert found(serve(refused=9999, signed=9999), reading=READ) == []
