@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock, rest, until_tick
@@ -65,7 +65,7 @@ class PollLoop:
         self._idle = asyncio.Event()
         self._idle.set()
         self._blind: ConsumerError | None = None
-        self._uncommitted = False
+        self._uncommitted: dict[Partition, int] = {}
         self._unpolled = Condition("poll_failed")
         self._untaken = Condition("batch_not_stored")
         self._unsaved = Condition("offsets_not_committed")
@@ -148,7 +148,9 @@ class PollLoop:
             records, _ = await self._that_follow(subscription, records, frozenset(), stop)
         if not records:
             await self._committed()
-            if not self._uncommitted:
+            if self._uncommitted:  # nothing more may come for long, and the group would seem to be behind
+                await self._commit(subscription)
+            else:
                 self._blind = None
             return
         self._idle.clear()
@@ -156,18 +158,19 @@ class PollLoop:
         try:
             if stored := await self._take(subscription, records, stop):
                 await self._committed()
-                self._uncommitted = True
-                self._committing = asyncio.create_task(self._commit(subscription, stored), name="work:commit")
+                self._uncommitted |= next_offsets(stored)
+                self._committing = asyncio.create_task(self._commit(subscription), name="work:commit")
         finally:
             self._idle.set()
         if not self._next.is_at_hand:
             await self._committed()
 
-    async def _commit(self, subscription: Subscription, stored: Sequence[Record]) -> None:
+    async def _commit(self, subscription: Subscription) -> None:
+        """Whatever is not committed yet, what an earlier commit failed to do too."""
         kept_from = self._blind
         try:
-            await subscription.commit(next_offsets(stored))
-            self._uncommitted = False
+            await subscription.commit(dict(self._uncommitted))
+            self._uncommitted.clear()
             if self._blind is kept_from:  # nothing else has come up meanwhile
                 self._blind = None
             self._unsaved.over()
@@ -203,6 +206,7 @@ class PollLoop:
                 continue
             uncompared.over()
             self._next.drop(back)
+            self._forget(back)
             gone = back | (behind - stands.keys())  # set back, or another member's by now
             return [record for record in records if record.partition not in gone], behind - gone
         return [], frozenset()
@@ -257,3 +261,9 @@ class PollLoop:
         await self._idle.wait()
         self._position.left(partitions)
         await self._committed()
+        self._forget(partitions)
+
+    def _forget(self, partitions: Collection[Partition]) -> None:
+        """These are read from further back, or by another member: what was stored of them is not committed any more."""
+        for partition in partitions:
+            self._uncommitted.pop(partition, None)

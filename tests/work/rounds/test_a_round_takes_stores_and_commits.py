@@ -212,16 +212,39 @@ async def test_a_poll_that_fails_is_told_until_one_succeeds(bench: Bench) -> Non
 
 
 # case: O2
-async def test_a_commit_that_fails_is_told_until_one_succeeds_whatever_is_polled(bench: Bench) -> None:
+async def test_a_commit_that_fails_is_made_again_though_nothing_more_comes_and_is_told_until_then(bench: Bench) -> None:
     with capture_logs() as logs:
         await bench.poll([FIRST], commit=BrokerUnavailable())
         assert bench.loop._idle.is_set()
-        await bench.poll([])
+        await bench.poll([], commit=BrokerUnavailable())
         assert bench.told() == "broker_unavailable"
-        await bench.poll([SECOND])
+        await bench.poll([])
         assert bench.told() is None
         await bench.poll([])
+    assert bench.commits.asked == [{ZERO: 5}] * 3
     assert [line["event"] for line in logs] == ["offsets_not_committed", "offsets_not_committed_over"]
+
+
+# case: O2
+async def test_a_commit_of_another_partition_commits_what_an_earlier_one_could_not(bench: Bench) -> None:
+    await bench.poll([FIRST], commit=BrokerUnavailable())
+    await bench.poll([OTHER])
+    await bench.poll([SECOND])
+    assert bench.commits.asked == [{ZERO: 5}, {ZERO: 5, ONE: 10}, {ZERO: 6}]
+
+
+# case: O7
+async def test_what_goes_to_another_or_is_read_again_is_not_committed_any_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.poll([FIRST, OTHER], commit=BrokerUnavailable())
+    await bench.loop._finish_batch(frozenset({ZERO}))
+    await bench.poll([], commit=BrokerUnavailable())
+    bench.subscription.stands = Step({ONE: 9}).next
+    monkeypatch.setattr(bench.position, "go_back", Step(frozenset({ONE})).next)
+    await bench.loop._that_follow(bench.subscription, [], frozenset(), bench.stop)
+    await bench.poll([])
+    assert bench.commits.asked == [{ZERO: 5, ONE: 10}, {ONE: 10}]
 
 
 # case: O2
