@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, delete, select, union, update
 
 from consumer.plugin import Context, Event, among_given
 from handlers.findings import close_finding, open_finding
@@ -20,7 +20,7 @@ from handlers.fulfilment.money import judge_payments, judge_proof
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import PAID, Order, Proof, Reading
 from handlers.fulfilment.store import Change, later
-from handlers.fulfilment.tables import FINDINGS, PAYMENTS
+from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 
 DISAGREEMENT_WAIT_MAX_S = 86_400.0
 
@@ -126,20 +126,32 @@ def _service_ids(batch: Sequence[Seen]) -> list[str]:
     return [seen.reading.service_order_id for seen in batch if seen.reading.service_order_id]
 
 
-_UNCLAIMED = (
-    select(PAYMENTS.c.service_order_id)
-    .where(
-        # Not by an index: the primary key begins with it, and would be read for all of an application's payments.
-        PAYMENTS.c.application.concat("") == bindparam("b_application"),
-        among_given(PAYMENTS.c.service_order_id, "b_service_ids"),
-        PAYMENTS.c.order_id.is_(None),
-    )
-    .distinct()
+# Not by an index: the primary key begins with it, and would be read for all of an application's payments.
+_OURS = PAYMENTS.c.application.concat("") == bindparam("b_application")
+_UNCLAIMED = union(
+    select(PAYMENTS.c.service_order_id).where(
+        _OURS, among_given(PAYMENTS.c.service_order_id, "b_service_ids"), PAYMENTS.c.order_id.is_(None)
+    ),
+    select(PAYMENTS.c.order_id).where(_OURS, among_given(PAYMENTS.c.order_id, "b_service_ids")),
 )
+_TOLD = (
+    "paid_at", "registered_at", "observed_status", "expired_at", "unfulfillable_at", "service_order_id", "customer",
+)  # fmt: skip
+_INVENTED = (
+    delete(ORDERS)
+    .where(
+        ORDERS.c.application == bindparam("b_application"),
+        ORDERS.c.order_id == bindparam("b_order_id"),
+        *(ORDERS.c[name].is_(None) for name in _TOLD),
+    )
+    .returning(ORDERS.c.order_id)
+)
+"""Takes out an order of which nothing was ever told but that payments name it."""
 
 
 async def _unclaimed(batch: Sequence[Seen]) -> frozenset[str]:
-    """Of the service's orders that these reads show, those with payments that named nothing else; as good as none."""
+    """Of the service's orders that these reads show, those with payments that named nothing else, or named them as if
+    they were the merchant's (case U10); as good as none."""
     if not (service_ids := _service_ids(batch)):
         return frozenset()
     given = {"b_application": batch[0].ctx.application, "b_service_ids": service_ids}
@@ -147,14 +159,19 @@ async def _unclaimed(batch: Sequence[Seen]) -> frozenset[str]:
 
 
 async def _claim_payments(ctx: Context, event: Event, order_id: str, service_order_id: str) -> None:
-    """Payments that named only the service's order id belong to this order."""
-    ours = (
-        (PAYMENTS.c.application == ctx.application)
-        & (PAYMENTS.c.service_order_id == service_order_id)
-        & PAYMENTS.c.order_id.is_(None)
-    )
+    """Payments that named only the service's order id belong to this order; also those that named it as the merchant's,
+    unless some order has been told of by that id."""
+    named = (PAYMENTS.c.service_order_id == service_order_id) & PAYMENTS.c.order_id.is_(None)
+    given = {"b_application": ctx.application, "b_order_id": service_order_id}
+    if service_order_id != order_id and (await ctx.session.execute(_INVENTED, given)).first() is not None:
+        named |= PAYMENTS.c.order_id == service_order_id
+        for kind in ("orphan_payment", "duplicate_payment"):
+            await close_finding(ctx, FINDINGS, kind, service_order_id, event.received_at)
     claimed = await ctx.session.execute(
-        update(PAYMENTS).where(ours).values(order_id=order_id).returning(PAYMENTS.c.payment_id)
+        update(PAYMENTS)
+        .where(PAYMENTS.c.application == ctx.application, named)
+        .values(order_id=order_id, service_order_id=service_order_id)
+        .returning(PAYMENTS.c.payment_id)
     )
     payments = claimed.scalars().all()
     for payment_id in payments:

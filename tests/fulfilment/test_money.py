@@ -340,6 +340,38 @@ async def test_a_payment_whose_order_id_is_the_services_is_of_that_order(orders:
     assert await open_kinds(orders) == {("duplicate_payment", "A1")}
 
 
+async def test_one_that_came_before_its_order_is_of_it_too(orders: Projections) -> None:
+    """It stayed an orphan of an order that nobody has, with the advice to give the money back."""
+    # case: F28, F29, U10
+    await orders.feed(payment("p1", 1, order_id="so1"))
+    assert await open_kinds(orders) == {("orphan_payment", "so1")}
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"))
+    await orders.feed(observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert await open_kinds(orders) == set()
+    assert [(row["order_id"], row["service_order_id"]) for row in await orders.rows(PAYMENTS)] == [("A1", "so1")]
+    assert [row["order_id"] for row in await orders.rows(ORDERS)] == ["A1"]
+    await orders.feed(own("order.unreadable", "order:so1", {"order_id": "so1", "version": 3}, id_="drv_unreadable"))
+    await orders.feed(payment("p1", 4, order_id="so1"), payment("p2", 5, order_id="so1"))
+    assert await open_kinds(orders) == {("duplicate_payment", "A1")}
+    assert len(orders.of_type("fulfilment.requested")) == 1
+
+
+TOLD = {
+    "a registration": [registered("so1")],
+    "a read": [observed("order:so1", 1, {"order_id": "so1", "status": "PENDING"})],
+    "an event": [said("order.paid", "evt_1", order_id="so1")],
+}
+
+
+@pytest.mark.parametrize("told", TOLD)
+async def test_an_order_that_anything_told_of_keeps_its_payments(orders: Projections, told: str) -> None:
+    # case: F28, U10
+    await orders.feed(payment("p1", 1, order_id="so1"), *TOLD[told])
+    await orders.feed(observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert [row["order_id"] for row in await orders.rows(PAYMENTS)] == ["so1"]
+    assert {row["order_id"] for row in await orders.rows(ORDERS)} == {"A1", "so1"}
+
+
 async def test_an_order_of_the_merchants_is_itself_whatever_the_service_calls_others(orders: Projections) -> None:
     # case: F28, U10
     await orders.feed(
