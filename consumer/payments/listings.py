@@ -108,7 +108,8 @@ class Listing(Generic[R]):
             raise UnexpectedAnswer("the list has no items", route=self._route)
         if not _is_cursor(cursor):
             raise UnexpectedAnswer("the list's cursor is neither text nor a number", route=self._route)
-        return Page(tuple(self._item(item) for item in items), cursor)
+        # An empty one leads nowhere: as none at all, it can only be the end (case U19).
+        return Page(tuple(self._item(item) for item in items), None if cursor == "" else cursor)
 
     def _item(self, item: Any) -> R:
         """One that is no object, or whose reading breaks, hides none of its neighbours: it is a record that says
@@ -124,5 +125,5 @@ def _is_cursor(value: Any) -> bool:
     if value is None:
         return True
     if isinstance(value, str):
-        return 0 < len(value) <= CURSOR_MAX_CHARS
+        return len(value) <= CURSOR_MAX_CHARS
     return isinstance(value, int) and not isinstance(value, bool)
