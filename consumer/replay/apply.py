@@ -312,7 +312,7 @@ class Apply:
             status=(PlanStatus.APPLIED if status is PlanStatus.APPLYING else status).value,
             items=dict(progress.items),
             runs={handler: dict(states) for handler, states in sorted(counts.items())},
-            otherwise=came_out_otherwise(predicted, observed, standings),
+            otherwise=came_out_otherwise(predicted, observed, standings, is_cut=status is not PlanStatus.APPLYING),
             moved=[{"event_id": event_id, "handler": handler} for event_id, handler in moved],
             timers=dict(sorted(Counter(one.type for one in derived if one.is_timer and one.not_before > now).items())),
             by_timers=[word(one) for one in late[:SHOWN]],

@@ -64,17 +64,23 @@ ENDS = {"called": RunStatus.SUCCEEDED, "no_handler": RunStatus.RETRYING}
 """What a run ends as, where a prediction has another word for it."""
 
 
+GOES_ON = (RunStatus.RETRYING, RunStatus.PARKED)
+"""How a run stands that is not at its end."""
+
+
 def came_out_otherwise(
-    predicted: Predicted, observed: Counter[str], standings: Mapping[tuple[str, str, str], str]
+    predicted: Predicted, observed: Counter[str], standings: Mapping[tuple[str, str, str], str], *, is_cut: bool
 ) -> list[str]:
     """The derived events that were predicted and did not come (`missing: ...`), those that came unannounced
     (`unplanned: ...`), and runs that ended otherwise. `observed` are words as `Emits.word`; `standings` how the runs of
-    items stand."""
+    items stand. `is_cut`: the plan was cancelled before its end: what was left undone, or still goes on, is not missing
+    and has not ended."""
     expected = Counter(one.word for _, effects in predicted for one in effects.emits)
-    found = [f"missing: {word}" for word in (expected - observed).elements()]
+    found = [] if is_cut else [f"missing: {word}" for word in (expected - observed).elements()]
     found += [f"unplanned: {word}" for word in (observed - expected).elements()]
     for pair, effects in predicted:
         status, wanted = standings.get(pair.id), ENDS.get(effects.ends, effects.ends)
-        if status is not None and status != wanted:
-            found.append(f"{pair.event_id} for {pair.handler} is {status}, {wanted} was predicted")
+        if status is None or status == wanted or (is_cut and status in GOES_ON):
+            continue
+        found.append(f"{pair.event_id} for {pair.handler} is {status}, {wanted} was predicted")
     return found

@@ -53,14 +53,18 @@ async def test_what_died_is_begun_as_it_comes_and_not_at_the_next_look(
 
 
 # case: R8
-async def test_what_is_cancelled_while_it_is_applied_stops(sqlite_ledger: Database, broker: Broker) -> None:
-    shop = Shop(sqlite_ledger, broker, broken={"mail"})
-    work = await dead(shop, MANY)
+@pytest.mark.parametrize(("handler", "does", "many"), [("mail", "mail", MANY), ("book", "ship", 3 * FEW)])
+async def test_what_is_cancelled_while_it_is_applied_stops(
+    sqlite_ledger: Database, broker: Broker, handler: str, does: str, many: int
+) -> None:
+    name = f"shop:{handler}"
+    shop = Shop(sqlite_ledger, broker, broken={handler})
+    work = await dead(shop, many)
     async with work.working():
-        await eventually(lambda: work.count("shop:mail", "dead", MANY), within_s=60)
+        await eventually(lambda: work.count(name, "dead", many), within_s=60)
         shop.broken.clear()
-        plan = await shop.replaying().plan(handler="shop:mail", status="dead")
-        assert plan["runs"] == MANY
+        plan = await shop.replaying().plan(handler=name, status="dead")
+        assert plan["runs"] == many
         cancelling: list[asyncio.Task[int | None]] = []
 
         async def cancel() -> int | None:
@@ -75,14 +79,15 @@ async def test_what_is_cancelled_while_it_is_applied_stops(sqlite_ledger: Databa
         left = await cancelling[0]
         assert applied.status == "cancelled"
         assert not applied.is_as_planned
+        assert applied.otherwise == [], "what was left undone, or goes on, is no surprise"
         assert left is not None
-        assert 0 < left < MANY
+        assert 0 < left < many
         taken = applied.items["taken"]
-        assert applied.items == {"taken": taken, "cancelled": MANY - taken}
-        await eventually(lambda: work.count("shop:mail", "succeeded", taken), within_s=60)
-        assert shop.sent()["mail"] == taken, "what was cancelled was not done"
-        again = await shop.replaying().plan(handler="shop:mail", status="dead")
-        assert again["runs"] == MANY - taken, "and can be planned anew"
+        assert applied.items == {"taken": taken, "cancelled": many - taken}
+        await eventually(lambda: work.count(name, "succeeded", taken), within_s=60)
+        await eventually(lambda: shop.sent()[does] == taken, within_s=60, what="what was cancelled was not done")
+        again = await shop.replaying().plan(handler=name, status="dead")
+        assert again["runs"] == many - taken, "and can be planned anew"
 
 
 # case: R8
