@@ -57,13 +57,22 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuilt:
-    """What a rebuild made of one table of one application."""
+    """What a rebuild made of one table of one application. `differs`: the columns in which the same number of rows has
+    something else than before."""
 
     application: str
     table: str
     rows_before: int
     rows_after: int
     is_same: bool
+    differs: Sequence[str]
+
+
+def _rebuilt(application: str, table: Table, then: past.Contents, now: past.Contents) -> Rebuilt:
+    """Where rows came or went, all columns differ, and none is named."""
+    differs = [name for name, digest in now.digests.items() if then.rows == now.rows and then.digests[name] != digest]
+    return Rebuilt(application=application, table=table.name, rows_before=then.rows, rows_after=now.rows,
+                   is_same=then == now, differs=differs)  # fmt: skip
 
 
 class _Undo(Exception):
@@ -104,10 +113,7 @@ class Rebuild:
                 await self._play(session, application)
                 for table, then in before.items():
                     now = await past.contents(session, table, application)
-                    found.append(
-                        Rebuilt(application=application, table=table.name, rows_before=then.rows, rows_after=now.rows,
-                                is_same=then == now)
-                    )  # fmt: skip
+                    found.append(_rebuilt(application, table, then, now))
                 if dry_run:
                     raise _Undo
                 if noted is not None:

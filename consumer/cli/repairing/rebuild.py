@@ -56,8 +56,11 @@ def rebuild(
     output = Output(as_json)
     output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found]})
     output.table(
-        ["application", "table", "rows before", "rows after", "same"],
-        [[one.application, one.table, one.rows_before, one.rows_after, one.is_same] for one in found],
+        ["application", "table", "rows before", "rows after", "same", "differs in"],
+        [
+            [one.application, one.table, one.rows_before, one.rows_after, one.is_same, ", ".join(one.differs) or None]
+            for one in found
+        ],
         empty="nothing was recorded yet",
     )
     if dry_run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -54,10 +54,10 @@ class Handled:
 
 @dataclass(frozen=True)
 class Contents:
-    """How many rows a table has, and a digest over them in the order of their keys."""
+    """How many rows a table has, and by column a digest over them in the order of their keys."""
 
     rows: int
-    digest: str
+    digests: Mapping[str, str]
 
 
 async def require_bodies(session: AsyncSession, application: str, handlers: Collection[str]) -> None:
@@ -145,11 +145,13 @@ async def clear(session: AsyncSession, table: Table, application: str) -> None:
 async def contents(session: AsyncSession, table: Table, application: str) -> Contents:
     """What an application has in a table. Read as a stream."""
     wanted = select(table).where(table.c.application == application).order_by(*table.primary_key.columns)
-    count, seen = 0, hashlib.sha256()
+    count, seen = 0, [hashlib.sha256() for _ in table.columns]
     async for row in await session.stream(wanted):
         count += 1
-        seen.update(repr(tuple(row)).encode())
-    return Contents(count, seen.hexdigest())
+        for column, value in zip(seen, row, strict=True):
+            column.update(repr(value).encode() + b"\0")
+    names = [column.name for column in table.columns]
+    return Contents(count, {name: column.hexdigest() for name, column in zip(names, seen, strict=True)})
 
 
 async def applications(session: AsyncSession) -> Sequence[str]:
