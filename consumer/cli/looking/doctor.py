@@ -100,6 +100,7 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[list[Che
         stack.push_async_callback(database.stop)
         await require_current(database)
         await database.require_commits()
+        await database.require_unlocked()
         await database.probe()
         await look_at_encoding(database)
         await look_at_collation(database)

@@ -273,9 +273,10 @@ async def _in_time() -> AsyncIterator[None]:
 async def _why_unheard(database: Database, listed: Sequence[Process], now: datetime) -> LedgerError | None:
     """Every process tells the ledger every few seconds that it lives. Where none did, either none lives, or the ledger
     takes no write: that is asked by writing. A write that waits for a replica ends when it is given up, and is there
-    all the same: then some are heard now and then."""
+    all the same: then some are heard now and then; and so they are where one table alone is held."""
     try:
         await database.require_commits()
+        await database.require_unlocked()
     except LedgerError as error:
         return error
     living = [one.seen_at for one in listed if one.stopped_at is None]

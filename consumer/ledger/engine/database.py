@@ -57,6 +57,7 @@ POOL_SIZE = 10
 POSTGRES_PORT = 5432
 CHECK_WITHIN_S = 5.0
 COMMIT_LATE_S = 5.0
+LOCK_LATE_S, LOCK_LOOKS = 1.0, 12
 REASON_CHARS = 120
 LOCK_S = 30.0
 PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (name) DO UPDATE SET value = ''"
@@ -65,6 +66,18 @@ PROBE = "INSERT INTO budgets (name, value) VALUES ('probe', '') ON CONFLICT (nam
 AWAITING = text(
     "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event = 'SyncRep'"
     " AND clock_timestamp() - query_start > make_interval(secs => CAST(:late_s AS float))"
+)
+
+# Who holds whole tables against writes, and whether one of ours waits for it: raw, as PostgreSQL alone tells it.
+HELD = text(
+    "SELECT held.pid, held.relation::regclass::text, EXISTS (SELECT FROM pg_locks AS waits"
+    " JOIN pg_stat_activity AS ours ON ours.pid = waits.pid AND ours.usename = current_user"
+    " WHERE waits.database = held.database AND waits.relation = held.relation AND NOT waits.granted"
+    " AND clock_timestamp() - ours.query_start > make_interval(secs => CAST(:late_s AS float))) AS keeps"
+    " FROM pg_locks AS held JOIN pg_database AS here ON here.oid = held.database AND here.datname = current_database()"
+    " WHERE held.granted AND held.locktype = 'relation'"
+    " AND held.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
+    " ORDER BY keeps DESC, held.pid LIMIT 1"
 )
 
 # SQLSTATE classes and codes after which the same may well work: connection, transaction rollback (deadlock), out of
@@ -176,6 +189,20 @@ class Database:
         async with self.reading() as session:
             if await session.scalar(AWAITING, {"late_s": COMMIT_LATE_S}):
                 raise LedgerAwaitsReplica
+
+    async def require_unlocked(self) -> None:
+        """Raises LedgerLocked, with the server's process and the table, where a whole table is held against writes and
+        one of ours waits for it: all else is written meanwhile. Ours give up after some seconds, and come again: where
+        one is held, it is looked for so long. LedgerError when nobody answers."""
+        for _ in range(LOCK_LOOKS if self.dialect == "postgresql" else 0):
+            async with self.reading() as session:
+                held = (await session.execute(HELD, {"late_s": LOCK_LATE_S})).first()
+            if held is None:
+                return
+            pid, table, keeps = held
+            if keeps:
+                raise LedgerLocked(f"PostgreSQL's process {pid} holds table {table} locked", pid=pid)
+            await asyncio.sleep(LOCK_LATE_S / 2)
 
     async def check(self) -> bool:
         """Whether the database answers now and, after a failed write, takes writes again; bounded. Raises LedgerError,

@@ -171,6 +171,37 @@ async def test_a_synchronous_replica_that_is_gone(
 
 
 # case: O2
+async def test_a_table_that_somebody_holds_is_named_with_who_holds_it(
+    database: Database, server: StoppableServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One table alone is held, and all others are written: who waited for the leases was told after two minutes, by
+    what was not published meanwhile."""
+    monkeypatch.setattr(module, "LOCK_LATE_S", 0.1)
+    await say(database, "CREATE TABLE led (x integer)")
+    stranger = await asyncpg.connect(make_url(server.uri).set(database=database.engine.url.database).render_as_string())
+    holding = stranger.transaction()
+    await holding.start()
+    await stranger.execute("LOCK TABLE led IN EXCLUSIVE MODE")
+    await database.require_unlocked()
+    waiting = asyncio.create_task(say(database, "INSERT INTO led VALUES (1)"))
+
+    async def told() -> str:
+        try:
+            await database.require_unlocked()
+        except errors.LedgerLocked as error:
+            return error.sentence()
+        return ""
+
+    said = await eventually(told, within_s=20, every_s=0.1, what="who holds it is told")
+    pid = await stranger.fetchval("SELECT pg_backend_pid()")
+    await holding.rollback()
+    await stranger.close()
+    await asyncio.wait_for(waiting, 20)
+    assert said == f"PostgreSQL's process {pid} holds table led locked"
+    await database.require_unlocked()
+
+
+# case: O2
 # cause: 58030
 async def test_a_disk_that_answers_with_an_input_output_error(database: Database) -> None:
     """It was told as a server that does not answer."""
