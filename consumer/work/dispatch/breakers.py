@@ -1,18 +1,25 @@
-"""Breakers: every effect handler's breaker in this process, and what they make of outcomes (case R11)."""
+"""Breakers: every effect handler's breakers in this process, and what they make of outcomes (case R11).
+
+One for each application whose events it handled: two shops may have two warehouses. While one shop's does not answer,
+its runs wait at no cost, and the other's go on; the handler waits as a whole while nobody's answers.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from consumer.errors import HandlerTimeout
 from consumer.ledger.handling.runs import ClaimedRun
-from consumer.plugin import Handler
+from consumer.plugin import Handler, RetryLater
+from consumer.retry import Failure
 from consumer.telemetry.logs import Condition
 from consumer.work.dispatch.breaker import Breaker, BreakerPolicy, Strike
 from consumer.work.outcome import Failed, Outcome, Succeeded
+
+LATER = datetime.max.replace(tzinfo=UTC)
 
 
 class Breakers:
@@ -26,23 +33,24 @@ class Breakers:
     ) -> None:
         self._on_change = on_change
         self._monotonic = monotonic
-        self._all: dict[str, Breaker] = {}
-        self._waits: dict[str, Condition] = {}
+        self._all: dict[str, dict[str, Breaker]] = {}
+        self._waits: dict[tuple[str, str], Condition] = {}
         self._answered: dict[str, datetime] = {}
 
     def open(self) -> Mapping[str, Breaker]:
-        """Those that are open now, by handler."""
-        return {name: one for name, one in self._all.items() if one.is_open}
+        """What is to be told of the handlers that wait, by handler: of several applications the one that waits longest,
+        and which wait, where others do not."""
+        return {name: _told(of_each) for name, of_each in self._all.items() if self._waits_for_some(name)}
 
     def is_open(self, handler: str) -> bool:
-        """Whether this handler's is."""
-        found = self._all.get(handler)
-        return found is not None and found.is_open
+        """Whether this handler waits as a whole: what it depends on answers for none of its applications."""
+        of_each = self._all.get(handler, {}).values()
+        return bool(of_each) and all(one.is_open for one in of_each)
 
     def answered(self) -> Mapping[str, datetime]:
         """When an attempt last succeeded, of which nobody has noted it yet, by handler; without those that are open
         now."""
-        return {name: at for name, at in self._answered.items() if not self.is_open(name)}
+        return {name: at for name, at in self._answered.items() if not self._waits_for_some(name)}
 
     def noted(self, answered: Mapping[str, datetime]) -> None:
         """What `answered` said is in the ledger."""
@@ -50,61 +58,83 @@ class Breakers:
 
     def room(self, handler: Handler, now: datetime, limit: int) -> int:
         """How many of the handler's runs may start now, of `limit` that could."""
-        found = self._all.get(handler.name)
-        return limit if found is None else found.room(now, limit)
+        if not self.is_open(handler.name):
+            return limit
+        return min(limit, sum(one.room(now, 1) for one in self._all[handler.name].values()))
 
-    def started(self, handler: Handler) -> None:
-        """Runs of the handler were started; while it is half-open that is the probe."""
-        found = self._all.get(handler.name)
-        if found is not None and found.is_open:
-            self._all[handler.name] = found.probed()
+    def start(self, handler: Handler, run: ClaimedRun, now: datetime) -> Failed | None:
+        """A run is started; while its application's breaker is half-open it is the probe. One that may not start, since
+        only others' may, is put off: what it ends with, at no cost and untried."""
+        found = self._all.get(handler.name, {}).get(run.application)
+        if found is None or not found.is_open:
+            return None
+        if not found.room(now, 1):
+            return Failed(Failure(RetryLater.code, found.reason, after_s=found.wait_s), "")
+        self._all[handler.name][run.application] = found.probed()
+        return None
 
     def forget(self, handler: str) -> None:
         """The handler was resumed by an operator: it starts anew."""
-        self._set(handler, Breaker())
+        for application in self._all.get(handler, {}):
+            self._set(handler, application, Breaker())
 
     def judge(self, handler: Handler, run: ClaimedRun, outcome: Outcome, now: datetime) -> Outcome:
         """Take a run's outcome in; returns it as it counts: a spared failure costs no attempt and has its time."""
-        found = self._all.get(handler.name, Breaker())
+        name, application = handler.name, run.application
+        found = self._all.get(name, {}).get(application, Breaker())
         match outcome:
             case Succeeded():
-                self._answered[handler.name] = now
-                self._set(handler.name, found.answered(succeeded=True))
+                self._answered[name] = now
+                self._set(name, application, found.answered(succeeded=True))
                 return outcome
             case Failed(failure, _) if failure.unreachable and not failure.permanent:
                 strike = Strike(
-                    run=f"{run.application}/{run.event_id}",
+                    run=f"{application}/{run.event_id}",
                     age_s=(now - run.created_at).total_seconds(),
                     is_last=run.attempts + 1 >= handler.retry.attempts,
                     certain=failure.code != HandlerTimeout.code,
                 )
                 policy = BreakerPolicy(after=handler.breaker_after)
                 after, is_spared = found.unreachable(policy, now, failure.reason, strike)
-                self._set(handler.name, after)
+                self._set(name, application, after)
                 return _spared(outcome, after, now) if is_spared else outcome
             case Failed(failure, _) if failure.after_s is not None:
-                self._set(handler.name, found.unprobed())
+                self._set(name, application, found.unprobed())
                 return outcome
             case Failed():
-                self._set(handler.name, found.answered(succeeded=False))
+                self._set(name, application, found.answered(succeeded=False))
                 return outcome
 
-    def _set(self, handler: str, after: Breaker) -> None:
-        before = self._all.get(handler, Breaker())
-        self._all[handler] = after
-        self._say(handler, after)
-        if after.is_open != before.is_open:
-            self._on_change(handler, after.is_open)
+    def _waits_for_some(self, handler: str) -> bool:
+        return any(one.is_open for one in self._all.get(handler, {}).values())
 
-    def _say(self, handler: str, after: Breaker) -> None:
+    def _set(self, handler: str, application: str, after: Breaker) -> None:
+        was_open = self._waits_for_some(handler)
+        self._all.setdefault(handler, {})[application] = after
+        self._say(handler, application, after)
+        if (is_open := self._waits_for_some(handler)) != was_open:
+            self._on_change(handler, is_open)
+
+    def _say(self, handler: str, application: str, after: Breaker) -> None:
+        whose = (handler, application)
         if after.is_open:
-            waits = Condition("handler_waits", level="error", monotonic=self._monotonic, handler=handler)
+            waits = Condition(
+                "handler_waits", level="error", monotonic=self._monotonic, handler=handler, application=application
+            )
             because = "what it depends on does not answer"
-            self._waits.setdefault(handler, waits).lasts(
+            self._waits.setdefault(whose, waits).lasts(
                 "unreachable", because=because, reason=after.reason, failures=after.streak
             )
-        elif handler in self._waits:
-            self._waits.pop(handler).over()
+        elif whose in self._waits:
+            self._waits.pop(whose).over()
+
+
+def _told(of_each: Mapping[str, Breaker]) -> Breaker:
+    waiting = {application: one for application, one in of_each.items() if one.is_open}
+    longest = min(waiting.values(), key=lambda one: one.open_since or LATER)
+    if len(waiting) == len(of_each):
+        return longest
+    return replace(longest, reason=f"{', '.join(sorted(waiting))}: {longest.reason}")
 
 
 def _spared(outcome: Failed, breaker: Breaker, now: datetime) -> Failed:

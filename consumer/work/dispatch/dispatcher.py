@@ -28,7 +28,7 @@ from consumer.telemetry.logs import Condition
 from consumer.telemetry.way import on_the_way_of, tell
 from consumer.work.dispatch.ahead import Ahead
 from consumer.work.dispatch.breakers import Breakers
-from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store
+from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store, untried
 from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
@@ -303,17 +303,18 @@ class Dispatcher:
         if self._may_be_lost(name):
             self.wake()  # it is given back
             return
-        room = min(self._room(handler, self._clock.now()), self._ahead.count(name))
+        room = min(self._room(handler, now := self._clock.now()), self._ahead.count(name))
         for _ in range(room):
-            self._start(handler, self._ahead.pop(name, self._clock.monotonic()))
-        if room > 0:
-            self._breakers.started(handler)
+            claimed = self._ahead.pop(name, self._clock.monotonic())
+            self._start(handler, claimed, self._breakers.start(handler, claimed.run, now))
 
-    def _start(self, handler: Handler, claimed: Claimed) -> None:
+    def _start(self, handler: Handler, claimed: Claimed, put_off: Failed | None) -> None:
         self._busy[handler.name] += 1
         self._unstored[handler.name] += 1
         self._started += 1
-        task = asyncio.create_task(self._work(handler, claimed.run, claimed.event), name=f"run:{handler.name}")
+        run, event = claimed.run, claimed.event
+        work = self._work(handler, run, event) if put_off is None else self._put_off(handler, run, event, put_off)
+        task = asyncio.create_task(work, name=f"run:{handler.name}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, handler))
 
@@ -329,6 +330,10 @@ class Dispatcher:
             self.wake()
 
     # --- work --------------------------------------------------------------------------------------------------
+
+    async def _put_off(self, handler: Handler, run: ClaimedRun, event: Event, outcome: Failed) -> None:
+        """No attempt: what it depends on does not answer for its application."""
+        self._writer.add(untried(handler, run, event, outcome, now=self._clock.now()))
 
     async def _work(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         with on_the_way_of(event):
@@ -426,7 +431,8 @@ class Dispatcher:
         """Look when there is something to be found: what they let go, a further try, or what there was no room for."""
         self._forget([result.run for result in results])
         for result in results:
-            self._observe(result)
+            if result.was_tried:
+                self._observe(result)
         if let_go or any(result.finish.status is not RunStatus.SUCCEEDED for result in results):
             self.wake()
 

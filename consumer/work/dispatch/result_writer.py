@@ -19,7 +19,7 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
 from consumer.telemetry.logs import Condition
 from consumer.work.outcome import Outcome
-from consumer.work.transition import attempt_row, transition_after
+from consumer.work.transition import Transition, attempt_row, transition_after
 
 GROUP_MAX = 200
 RETRY_S = 0.5
@@ -39,6 +39,11 @@ class Result:
         """The run it is about."""
         return self.finish.run
 
+    @property
+    def was_tried(self) -> bool:
+        """Whether there was an attempt: a run may have been put off instead."""
+        return self.attempt is not None or self.finish.status is RunStatus.SUCCEEDED
+
 
 def conclude(
     handler: Handler, run: ClaimedRun, event: Event, outcome: Outcome, *, worker: str, started_at: datetime,
@@ -51,7 +56,18 @@ def conclude(
         attempt = attempt_row(
             handler, event, transition, number=run.attempts + 1, worker=worker, started_at=started_at, finished_at=now
         )
-    finish = Finish(
+    finish = _finish(handler, run, transition)
+    return Result(finish=finish, attempt=attempt, seconds=(now - started_at).total_seconds(), event=event)
+
+
+def untried(handler: Handler, run: ClaimedRun, event: Event, outcome: Outcome, *, now: datetime) -> Result:
+    """What becomes of a claimed run that was put off without an attempt."""
+    finish = _finish(handler, run, transition_after(handler, outcome, used=run.attempts, now=now))
+    return Result(finish=finish, attempt=None, seconds=0.0, event=event)
+
+
+def _finish(handler: Handler, run: ClaimedRun, transition: Transition) -> Finish:
+    return Finish(
         run=run,
         status=transition.status,
         blocking=transition.blocking,
@@ -62,7 +78,6 @@ def conclude(
         fingerprint=transition.fingerprint,
         code_version=handler.version,
     )
-    return Result(finish=finish, attempt=attempt, seconds=(now - started_at).total_seconds(), event=event)
 
 
 async def store(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> int:

@@ -89,3 +89,37 @@ async def test_an_event_that_never_gets_through_is_told_from_an_outage_by_others
         await eventually(lambda: shop.count("ship", "dead", 1), within_s=20)
     assert (await shop.runs("ship"))[0].attempts == 7
     assert set((await shop.statuses("ship"))[1:]) == {"succeeded"}
+
+
+# case: R11, G8
+@pytest.mark.slow
+async def test_an_outage_of_one_shop_s_warehouse_costs_it_no_attempts_while_another_s_answers(
+    database: Database, broker: Broker
+) -> None:
+    answers = False
+    calls: Counter[str] = Counter()
+    shipped: set[str] = set()
+
+    @handles("order.paid", attempts=2, first_wait_s=0.01, max_wait_s=0.02)
+    async def ship(event: Event, ctx: Context) -> None:
+        calls[event.application] += 1
+        if event.application == "far" and not answers:
+            raise ConnectionRefusedError("its warehouse does not answer")
+        shipped.add(event.id)
+
+    shop = Workshop(database, broker, [ship], applications=("near", "far"))
+    async with shop.working():
+        for number in range(40):
+            here, there = f"near-{number}", f"far-{number}"
+            await shop.publish(order_paid(here, application="near"))
+            await shop.publish(order_paid(there, application="far"))
+            await eventually(lambda here=here: f"evt_{here}" in shipped)  # type: ignore[misc]  # bound now
+        assert await shop.count("ship", "dead", 0)
+        assert shop.figure("consumer_work_breaker_open", handler="ship") == 1
+        assert calls["far"] < 40, "what waits is not tried"
+        async with database.reading() as session:
+            [row] = await handlers.everyone(session)
+        assert row.waiting_reason is None or row.waiting_reason.startswith("far: ")
+        answers = True
+        await eventually(lambda: shop.all_succeeded(80), within_s=30)
+    assert shop.figure("consumer_work_breaker_open", handler="ship") == 0

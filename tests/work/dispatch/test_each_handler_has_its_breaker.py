@@ -1,4 +1,5 @@
-"""Each handler has its breaker: which outcomes open and close it, who is told, and what an attempt costs meanwhile."""
+"""Each handler has a breaker for each application: which outcomes open and close it, who is told, and what an attempt
+costs meanwhile."""
 
 from __future__ import annotations
 
@@ -33,10 +34,10 @@ def handler(name: str = "h", after: int = 3) -> Handler:
     )  # fmt: skip
 
 
-def run(number: int = 1, *, attempts: int = 0, age_s: float = 0.0) -> ClaimedRun:
+def run(number: int = 1, *, attempts: int = 0, age_s: float = 0.0, application: str = "a") -> ClaimedRun:
     at = NOW - timedelta(seconds=age_s)
-    return ClaimedRun(application="a", event_id=f"evt_{number}", handler="h", seq=number, key="k", attempts=attempts,
-                      plan=None, created_at=at, due_at=at)  # fmt: skip
+    return ClaimedRun(application=application, event_id=f"evt_{number}", handler="h", seq=number, key="k",
+                      attempts=attempts, plan=None, created_at=at, due_at=at)  # fmt: skip
 
 
 class World:
@@ -45,8 +46,11 @@ class World:
         self.clock = DrivenClock()
         self.breakers = Breakers(lambda name, is_open: self.told.append((name, is_open)), self.clock.monotonic)
 
-    def judge(self, outcome: Outcome, name: str = "h", *, number: int = 1, attempts: int = 0) -> Outcome:
-        return self.breakers.judge(handler(name), run(number, attempts=attempts), outcome, NOW)
+    def judge(
+        self, outcome: Outcome, name: str = "h", *, number: int = 1, attempts: int = 0, application: str = "a"
+    ) -> Outcome:
+        of_it = run(number, attempts=attempts, application=application)
+        return self.breakers.judge(handler(name), of_it, outcome, NOW)
 
     def opened(self) -> World:
         for number in range(3):
@@ -89,12 +93,12 @@ def test_one_probe_at_a_time_starts_and_what_it_says_is_told_once() -> None:
     world = World().opened()
     then = NOW + timedelta(seconds=1)
     assert world.breakers.room(handler(), then, 7) == 1
-    world.breakers.started(handler())
+    assert world.breakers.start(handler(), run(), then) is None
     assert world.breakers.room(handler(), then, 7) == 0
     assert world.judge(LATER) == LATER
     assert world.breakers.room(handler(), then, 7) == 1, "it said nothing"
-    world.breakers.started(handler())
-    world.breakers.started(handler("unseen"))
+    assert world.breakers.start(handler(), run(), then) is None
+    assert world.breakers.start(handler("unseen"), run(), then) is None
     assert world.judge(Succeeded()) == Succeeded()
     world.judge(Succeeded())
     assert world.told == [("h", True), ("h", False)]
@@ -152,3 +156,47 @@ def test_what_was_under_way_when_it_opened_is_tried_at_once_where_the_wait_is_ov
     found = breakers.judge(handler(), run(9), AWAY, NOW + timedelta(seconds=5))
     assert isinstance(found, Failed)
     assert found.failure.after_s == 0.0
+
+
+# case: R11, G8
+def test_the_shop_whose_warehouse_does_not_answer_waits_alone_and_burns_no_attempts() -> None:
+    """What others' warehouses answer says nothing about it: its last attempts counted, and it died."""
+    world = World()
+    for number in range(4):
+        world.judge(Succeeded(), application="b", number=number)
+        world.judge(AWAY, number=number)
+    assert world.judge(AWAY, attempts=4) != AWAY, "spared: of its own shop nobody ever succeeded"
+    assert world.told == [("h", True)]
+    assert not world.breakers.is_open("h"), "the other shop goes on"
+    assert world.breakers.room(handler(), NOW, 7) == 7
+    assert world.breakers.start(handler(), run(application="b"), NOW) is None
+    assert world.breakers.start(handler(), run(application="unseen"), NOW) is None
+    put_off = world.breakers.start(handler(), run(), NOW)
+    assert put_off == Failed(Failure("retry_later", "refused", after_s=1.0), "")
+    assert {name: one.reason for name, one in world.breakers.open().items()} == {"h": "a: refused"}
+    assert world.breakers.answered() == {}, "who answers others does not answer it"
+
+
+def test_of_the_shop_that_waits_one_goes_as_a_probe() -> None:
+    world = World().opened()
+    world.judge(Succeeded(), application="b")
+    then = NOW + timedelta(seconds=1)
+    assert world.breakers.start(handler(), run(1), then) is None
+    assert world.breakers.start(handler(), run(2), then) is not None
+    world.judge(Succeeded())
+    assert world.breakers.start(handler(), run(2), then) is None
+    assert world.told == [("h", True), ("h", False)]
+
+
+def test_where_no_shop_s_warehouse_answers_the_handler_waits_as_a_whole() -> None:
+    world = World().opened()
+    for number in range(3):
+        world.judge(AWAY, application="b", number=number)
+    assert world.breakers.is_open("h")
+    assert world.breakers.room(handler(), NOW, 7) == 0
+    assert world.breakers.room(handler(), NOW + timedelta(seconds=1), 7) == 2, "a probe for each"
+    assert world.breakers.open()["h"].reason == "refused"
+    assert world.told == [("h", True)]
+    world.breakers.forget("h")
+    assert world.told == [("h", True), ("h", False)]
+    assert not world.breakers.is_open("h")

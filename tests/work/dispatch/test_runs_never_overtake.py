@@ -136,8 +136,7 @@ class Lanes(RuleBasedStateMachine):
             assert name not in self.paused
             self.may_start(run)
             self.held[worker][run.id] = run
-        if claimed:
-            self.breakers[worker].started(HANDLERS[name])
+            assert self.breakers[worker].start(HANDLERS[name], run, self.clock.now()) is None
 
     def may_start(self, run: ClaimedRun) -> None:
         """Nothing overtakes: every earlier run of the lane is settled (or dead where that does not block)."""
