@@ -236,6 +236,8 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://db/x?sslmode=require", "write 'ssl=require'"),
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://db/x?ssl=require&pgbouncer=true", "what is not known there"),
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://h:99999/x", "needs a host"),
+        ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://u:pass/word@h/x", "in a password '/' is %2F"),
+        ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://u:pass@word@h/x", "a '@' in the password is written %40"),
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://u@/x?host=a&host=b:5432", "have a port each"),
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://u@/x?host=a:1,b:2", "have a port each"),
         ("CONSUMER_DATABASE_URL", "postgresql+asyncpg://u@/x?host=a,b&port=5432", "have a port each"),
