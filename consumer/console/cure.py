@@ -35,14 +35,21 @@ def explain(kind: str, id_: str, application: str = "default") -> str:
     return command(f"consumer explain {kind}", id_, options=elsewhere(application))
 
 
-def replay_command(handler: str, *, since: datetime | None = None, order: str | None = None) -> str:
+def replay_command(
+    handler: str, *, since: datetime | None = None, order: str | None = None, application: str = "default"
+) -> str:
     """The plan that lets a handler act on what it missed."""
     words = ["consumer replay plan --handler", quote(handler)]
     if since is not None:
         words.append(f"--since {since:%Y-%m-%dT%H:%M:%SZ}")
     if order is not None:
         words.append(f"--order {quote(order)}")
-    return " ".join(words)
+    return " ".join(filter(None, (*words, elsewhere(application))))
+
+
+def redrive(event_id: str, application: str = "default") -> str:
+    """Lets the dead runs of an event try again."""
+    return command("consumer dead redrive", options=_reasoned(application, f"--event {quote(event_id)}"))
 
 
 def release(order_id: str, application: str = "default") -> str:

@@ -4,7 +4,6 @@ brought it about; and what the runs that are not over wait for."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from shlex import quote
 from typing import Any, Final
 
 import orjson
@@ -13,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among
 from consumer.console.alarms.queues import KINDS, TABLES
+from consumer.console.cure import redrive
 from consumer.ledger.audit import by_handler
 from consumer.ledger.handling.handlers import bystanders
 from consumer.ledger.tables import AuditRow, DeadLetterRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
@@ -136,7 +136,7 @@ async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> 
 def wait_of(row: Mapping[str, Any], handlers: Mapping[str, str]) -> Entry:
     """What a run that is not over waits for, as an entry's own words; nothing where its time is all it waits for."""
     if row["status"] == RunStatus.DEAD:
-        return {"waits": f"an operator: consumer dead redrive --event {quote(row['event_id'])} --reason …"}
+        return {"waits": f"an operator: {redrive(row['event_id'], row['application'])}"}
     if row["handler"] in handlers:
         return {"waits": handlers[row["handler"]]}
     if row["status"] == RunStatus.PARKED:

@@ -130,7 +130,7 @@ def checked_database_url(value: SecretStr) -> SecretStr:
                 "a PostgreSQL database needs a host: 'postgresql+asyncpg://user@host:5432/name'"
                 "; in a password '/' is %2F, '?' %3F, '#' %23"
             )
-        if "@" in parts.netloc.rpartition("@")[0].partition(":")[2]:  # the rest would be read as a host, and told as one
+        if "@" in parts.netloc.rpartition("@")[0].partition(":")[2]:  # the rest would be read, and told, as a host
             raise ValueError("a '@' in the password is written %40")
         _check_words(parse_qs(parts.query, keep_blank_values=True))
     return value

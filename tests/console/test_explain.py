@@ -10,7 +10,7 @@ import pytest
 
 from consumer.console.alarms.unread import Unread, is_read, unread
 from consumer.console.answers import answer
-from consumer.console.cure import command
+from consumer.console.cure import command, redrive, replay_command
 from consumer.console.explain import explain_customer, explain_order, explain_subscription
 from consumer.console.operators.words import say
 from consumer.errors import NotFound
@@ -84,6 +84,15 @@ def test_an_id_like_an_option_stands_behind_the_options() -> None:
     assert command("consumer say x", "A 1", options="--reason …") == "consumer say x 'A 1' --reason …"
     assert command("consumer say x", "-1", "kind", options="--reason …") == "consumer say x --reason … -- -1 kind"
     assert command("consumer explain order", "A1") == "consumer explain order A1"
+
+
+# case: G8
+def test_a_command_about_what_is_one_shop_s_names_it() -> None:
+    """The same order id, the same event id may be another shop's, too."""
+    assert redrive("evt_1", "far") == "consumer dead redrive --event evt_1 --application far --reason …"
+    assert redrive("evt_1") == "consumer dead redrive --event evt_1 --reason …"
+    told = replay_command("shop:ship", order="A 1", application="far")
+    assert told == "consumer replay plan --handler shop:ship --order 'A 1' --application far"
 
 
 async def test_a_command_to_be_copied_is_one_command(sqlite_ledger: Database, projections: Projections) -> None:

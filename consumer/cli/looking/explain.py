@@ -104,7 +104,7 @@ def _explain(settings: Settings, application: str, asked: tuple[str, str], as_js
     if not isinstance(found, dict):
         _explain_named(settings, application, asked, found, as_json)
         return
-    _name_cures(found["next"], found["state"], settings)
+    _name_cures(found["next"], found["state"], settings, application)
     output = Output(as_json)
     output.document(found)
     output.fields(_flat(found["state"]))
@@ -137,7 +137,7 @@ def _explain_named(
     _explain(settings, application, (kind, id_), as_json)
 
 
-def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], settings: Settings) -> None:
+def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], settings: Settings, application: str) -> None:
     """What nobody handled and somebody could now: the command for it."""
     untaken = [entry for entry in entries if entry["code"] == "no_handler"]
     if not untaken:
@@ -147,7 +147,7 @@ def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], setting
     names = registry_of(settings).shippers
     for entry in untaken:
         order_id = entry.get("order_id") or state["order_id"]
-        entry["run"] = [replay_command(name, order=order_id) for name in names]
+        entry["run"] = [replay_command(name, order=order_id, application=application) for name in names]
 
 
 def _policy(settings: Settings) -> Policy:

@@ -215,7 +215,7 @@ def _late(one: LateDecision, now: datetime) -> str:
     """Somebody paid and does not get it, or goes on after the end (cases A1, A13, O5)."""
     age = f"the oldest for {_age_s(one.oldest_at, now) / 60:.0f} min"
     if one.reason == PASSED_BY:
-        cure = f"it was not there: `{replay_command(one.handler, since=one.oldest_at)}`"
+        cure = f"it was not there: `{replay_command(one.handler, since=one.oldest_at, application=one.application)}`"
         return f"{one.application}: {one.count} decision(s) passed {one.handler} by, {age}; {cure}"
     cure = "`consumer handlers list` and `consumer dead list` say what it waits for"
     return f"{one.application}: {one.count} decision(s) wait for {one.handler} ({one.reason}), {age}; {cure}"
@@ -249,7 +249,8 @@ def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> It
     is_passed_over = waiting.reason == "no_handler" and shippers
     if age_s < UNFULFILLED_LATE_S and not is_passed_over:
         return
-    text = f"{waiting.count} paid order(s) not fulfilled ({waiting.reason}), the oldest for {age_s / 60:.0f} min"
+    text = f"{waiting.application}: {waiting.count} paid order(s) not fulfilled ({waiting.reason})"
+    text = f"{text}, the oldest for {age_s / 60:.0f} min"
     grade = Grade.DEGRADED if waiting.reason == HELD else Grade.STUCK
     yield Finding(grade, "paid_unfulfilled", text + _cure(waiting, shippers))
 
@@ -260,13 +261,16 @@ def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
         case "dead":
             return "; `consumer dead list` says of what, and `consumer replay plan` what doing them again would do"
         case "no_handler" if shippers:
-            return "; " + ", ".join(f"`{replay_command(one, since=waiting.oldest_at)}`" for one in shippers)
+            since, application = waiting.oldest_at, waiting.application
+            plans = [replay_command(one, since=since, application=application) for one in shippers]
+            return "; " + ", ".join(f"`{plan}`" for plan in plans)
         case "no_handler":
             return f"; install a handler of {REQUESTED}, then `consumer replay plan --handler NAME`"
         case "retrying" | "parked":
             words = f"consumer events list --status {waiting.reason}"
             listed = command(words, options=elsewhere(waiting.application))
-            return f"; `{listed}` names them, `consumer explain order ID` why one waits, and until when"
+            why = explain("order", "ID", waiting.application)
+            return f"; `{listed}` names them, `{why}` why one waits, and until when"
         case _:
             return ""
 

@@ -296,11 +296,12 @@ def test_paid_orders_that_wait_are_stuck_unless_they_wait_for_a_decision(reason:
 
 
 # case: O5
-@pytest.mark.parametrize(("application", "words"), [("default", "retrying`"), ("shop", "retrying --application shop`")])
-def test_of_what_is_tried_again_it_says_how_to_see_which_and_why(application: str, words: str) -> None:
+@pytest.mark.parametrize(("application", "named"), [("default", ""), ("shop", " --application shop")])
+def test_of_what_is_tried_again_it_says_how_to_see_which_and_why(application: str, named: str) -> None:
     waiting = Waiting(application=application, reason="retrying", count=2, oldest_at=NOW - timedelta(minutes=6))
     [finding] = judge(WELL, unfulfilled=[waiting])
-    assert f"`consumer events list --status {words} names them, `consumer explain order ID` why" in finding.text
+    listed, why = f"`consumer events list --status retrying{named}`", f"`consumer explain order ID{named}`"
+    assert f"{listed} names them, {why} why" in finding.text
 
 
 # case: O5, R2
@@ -310,6 +311,14 @@ def test_what_a_new_handler_missed_is_told_at_once_with_the_command() -> None:
     [finding] = judge(WELL, unfulfilled=[waiting], shippers=["shop:ship"])
     assert (finding.code, finding.grade) == ("paid_unfulfilled", Grade.STUCK)
     assert "`consumer replay plan --handler shop:ship --since " in finding.text
+
+
+# case: O5, G8
+def test_whose_orders_wait_is_told_and_the_command_is_about_those() -> None:
+    waiting = Waiting(application="far", reason="no_handler", count=2, oldest_at=NOW - timedelta(seconds=2))
+    [finding] = judge(WELL, unfulfilled=[waiting], shippers=["shop:ship"])
+    assert finding.text.startswith("far: 2 paid order(s) not fulfilled")
+    assert finding.text.endswith("Z --application far`")
 
 
 # case: A1, A13
@@ -325,7 +334,8 @@ def test_decisions_that_are_not_handed_on_degrade_with_the_command(reason: str, 
     [finding] = judge(WELL, late=[late])
     assert (finding.code, finding.grade) == ("decisions_late", Grade.DEGRADED)
     assert finding.text.startswith(f"shop: {told}")
-    assert ("--handler door:open --since 2026-04-30T23:00:00Z`" in finding.text) is (reason == "missed")
+    replayed = "--handler door:open --since 2026-04-30T23:00:00Z --application shop`"
+    assert (replayed in finding.text) is (reason == "missed")
 
 
 @pytest.mark.parametrize("id_", ["order 2/ä", "it's;ls", "plain-1"])
