@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotFound, UsageError
 from consumer.settings import Settings
+from consumer.settings.application import DEFAULT
 
 if TYPE_CHECKING:
     from consumer.ledger.handling.dead import DeadFilter
@@ -37,6 +38,9 @@ Customer = Annotated[str | None, typer.Option("--customer", help="The merchant's
 Fingerprint = Annotated[str | None, typer.Option(help="Failures of the same kind and place, as `dead list` shows it.")]
 EventId = Annotated[str | None, typer.Option("--event", help="Event id.")]
 Application = Annotated[str | None, typer.Option(help="Application; all when left out.")]
+OneApplication = Annotated[
+    str | None, typer.Option("--application", help="Application; `default`, or the only one, when left out.")
+]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most this many.")]
 
 
@@ -135,6 +139,19 @@ def require_application(name: str | None, settings: Settings) -> None:
     known = [one.name for one in settings.applications]
     if name is not None and name not in known:
         raise UsageError("there is no such application", application=name[:100], known=", ".join(known) or None)
+
+
+def one_application(name: str | None, settings: Settings) -> str:
+    """The application of what has one: as it is named; else `default`, or the only one that is set up. Raises
+    UsageError where it might be another's."""
+    known = [one.name for one in settings.applications]
+    if name is not None:
+        return name
+    if not known or DEFAULT in known:
+        return DEFAULT
+    if len(known) > 1:
+        raise UsageError("whose is it? name the application by --application", known=", ".join(known))
+    return known[0]
 
 
 async def require_named(session: AsyncSession, settings: Settings, wanted: EventFilter | DeadFilter) -> None:

@@ -5,7 +5,7 @@
     GET /api/customers/{ref}/access       POST /api/subscriptions/{id}/read
     GET /api/findings                     GET  /api/events/{id}
     GET /api/processes
-    `?application=` for others than `default`
+    `?application=` for others than `default`, or than the only one
 
 A shop's "processing..." page asks it: a browser that reaches `success_url` proves nothing (case F16).
 """
@@ -75,6 +75,7 @@ class QueryApi:
         self._database = database
         self._clock = clock
         self._applications = frozenset(applications)
+        self._unnamed = next(iter(applications)) if len(self._applications) == 1 else DEFAULT_APPLICATION
         self._policy = policy
 
     async def order(self, request: web.Request) -> web.Response:
@@ -149,7 +150,7 @@ class QueryApi:
             return answer(await view(session, application, id_))
 
     def _application(self, request: web.Request) -> str:
-        name = request.query.get("application", DEFAULT_APPLICATION)
+        name = request.query.get("application", self._unnamed)
         if name not in self._applications:
             raise NotFound("the application is unknown")
         return name

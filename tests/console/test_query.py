@@ -137,6 +137,13 @@ async def test_applications_are_apart(api: Client, projections: Projections) -> 
     assert (await get(api, "/api/orders/A1?application=nobody"))[0] == 404
 
 
+async def test_the_only_application_need_not_be_named(open_api: Open, projections: Projections) -> None:
+    # case: G8, F25
+    await projections.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id="A1", application="other"))
+    assert (await get(await open_api(applications=["other"]), "/api/orders/A1"))[0] == 200
+    assert (await get(await open_api(applications=["other", "shop"]), "/api/orders/A1"))[0] == 404
+
+
 async def test_a_subscription_with_its_end_reason(api: Client, projections: Projections) -> None:
     # case: A28, A19
     shown = {"id": "S1", "status": "ACTIVE", "customer_reference": "c", "price_id": "p", "cancel_at_period_end": True}

@@ -46,6 +46,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter, EventKey, Found
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
+from consumer.settings.application import DEFAULT
 
 app = typer.Typer(help="The recorded events.", no_args_is_help=True)
 
@@ -113,7 +114,7 @@ def list_events(
 @app.command()
 def show(
     event_id: Annotated[str, typer.Argument(help="Event id.", metavar="ID")],
-    application: Annotated[str, typer.Option(help="Application.")] = "default",
+    application: Annotated[str | None, typer.Option(help="Application; whichever has it when left out.")] = None,
     raw: Annotated[
         bool,
         typer.Option("--raw", "--body", help="The body as it is, with personal data; written into the audit trail."),
@@ -179,12 +180,29 @@ def _state(row: EventRow, handler: str | None, states: States) -> dict[str, Any]
 
 
 async def _load(
-    application: str, event_id: str, *, raw: bool
+    application: str | None, event_id: str, *, raw: bool
 ) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow], Mapping[str, str]]:
-    async with ledger(settings_looking()) as database:
+    settings = settings_looking()
+    async with ledger(settings) as database:
+        if application is None:
+            application = await _whose(database, [one.name for one in settings.applications], event_id)
         if raw:
             await _audit(database, application, event_id)
         return await _read(database, application, event_id)
+
+
+async def _whose(database: Database, applications: Sequence[str], event_id: str) -> str:
+    """The one of these that has the event. Raises NotFound, and UsageError where several have one of this id."""
+    async with database.reading() as session:
+        named = dict.fromkeys((DEFAULT, *applications))
+        found = [name for name in named if await events.get(session, name, event_id) is not None]
+    if len(found) > 1:
+        raise UsageError(
+            "several applications have an event of this id: name one by --application", known=", ".join(found)
+        )
+    if not found:
+        raise NotFound("the ledger has no such event", event_id=event_id[:100])
+    return found[0]
 
 
 async def _audit(database: Database, application: str, event_id: str) -> None:

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from consumer.cli.bootstrap import ledger, run, settings_looking
-from consumer.cli.filters import Application, require_application
+from consumer.cli.filters import Application, OneApplication, one_application, require_application
 from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
 from consumer.console.cure import replay_command
@@ -47,37 +47,36 @@ class AnyId(TyperGroup):
 app = typer.Typer(
     cls=AnyId, help="Why something stands where it does, and what happens next. Any id will do.", no_args_is_help=True
 )
-In = Annotated[str, typer.Option("--application", help="Application.")]
 
 
 @app.command()
 def order(
     order_id: Annotated[str, typer.Argument(metavar="ID", help="The merchant's order id.")],
-    application: In = "default",
+    application: OneApplication = None,
     as_json: Json = False,
 ) -> None:
     """Why an order is fulfilled, or is not."""
-    _explain(settings_looking(), application, ("order", order_id), as_json)
+    _explain_one(application, ("order", order_id), as_json)
 
 
 @app.command()
 def subscription(
     subscription_id: Annotated[str, typer.Argument(metavar="ID", help="Subscription id.")],
-    application: In = "default",
+    application: OneApplication = None,
     as_json: Json = False,
 ) -> None:
     """Why a subscription gives access, or does not."""
-    _explain(settings_looking(), application, ("subscription", subscription_id), as_json)
+    _explain_one(application, ("subscription", subscription_id), as_json)
 
 
 @app.command()
 def customer(
     reference: Annotated[str, typer.Argument(metavar="REF", help="The merchant's customer reference.")],
-    application: In = "default",
+    application: OneApplication = None,
     as_json: Json = False,
 ) -> None:
     """Why a customer has access, or has not."""
-    _explain(settings_looking(), application, ("customer", reference), as_json)
+    _explain_one(application, ("customer", reference), as_json)
 
 
 @app.command(hidden=True)
@@ -96,6 +95,11 @@ def anything(name: Name, application: Application = None, as_json: Json = False)
         return
     [(where, kind, id_)] = subjects
     _explain(settings, where, (kind, id_), as_json)
+
+
+def _explain_one(application: str | None, asked: tuple[str, str], as_json: bool) -> None:
+    settings = settings_looking()
+    _explain(settings, one_application(application, settings), asked, as_json)
 
 
 def _explain(settings: Settings, application: str, asked: tuple[str, str], as_json: bool) -> None:

@@ -8,26 +8,30 @@ import typer
 
 from consumer.cli.bootstrap import ledger, looking, run, settings_looking
 from consumer.cli.consent import Reason, Yes
-from consumer.cli.filters import Limit, near, require_application
+from consumer.cli.filters import Limit, OneApplication, near, one_application, require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.repairing.say import say
 from consumer.console.alarms.queues import KINDS, MEANS, findings, queues
 from consumer.console.cure import release, steps, unfulfillable
 from consumer.console.operators.subjects import held_by
 from consumer.errors import NotFound, UsageError
+from consumer.settings import Settings
 
 app = typer.Typer(help="What waits for a person's decision.", no_args_is_help=True)
-In = Annotated[str, typer.Option("--application", help="Application.")]
 Kind = Annotated[str | None, typer.Option(help="Only this kind.")]
 Subject = Annotated[str, typer.Argument(help="What it is about, as `findings list` shows it.")]
 
 
 @app.command("list")
-def list_findings(application: In = "default", kind: Kind = None, limit: Limit = 50, as_json: Json = False) -> None:
+def list_findings(
+    application: OneApplication = None, kind: Kind = None, limit: Limit = 50, as_json: Json = False
+) -> None:
     """What is open, oldest first."""
-    found, total = run(_open(application, kind))
+    settings = settings_looking()
+    application = one_application(application, settings)
+    found, total = run(_open(settings, application, kind))
     if not found:
-        require_application(application, looking()[0])
+        require_application(application, settings)
         if kind is not None and kind not in KINDS:
             raise UsageError("there is no such kind of finding", kind=kind[:40], near=near(kind, KINDS))
     output = Output(as_json)
@@ -39,9 +43,11 @@ def list_findings(application: In = "default", kind: Kind = None, limit: Limit =
 
 
 @app.command()
-def show(subject: Subject, application: In = "default", as_json: Json = False) -> None:
+def show(subject: Subject, application: OneApplication = None, as_json: Json = False) -> None:
     """What is open about one order, payment, subscription or customer, and how to close it."""
-    found, held = run(_about(application, subject))
+    settings = settings_looking()
+    application = one_application(application, settings)
+    found, held = run(_about(settings, application, subject))
     if not found:
         raise NotFound("nothing is open about this", subject=subject[:100])
     output = Output(as_json)
@@ -61,27 +67,31 @@ def close(
     subject: Subject,
     kind: Annotated[str, typer.Argument(help="Which kind, as `findings list` shows it.")],
     reason: Reason,
-    application: In = "default",
+    application: OneApplication = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Say that one is settled; audited. It closes when `work` has handled the word."""
-    found, _ = run(_open(application, kind, subject))
+    settings = settings_looking()
+    application = one_application(application, settings)
+    found, _ = run(_open(settings, application, kind, subject))
     if not found:
         raise NotFound("no such finding is open", subject=subject[:100], kind=kind[:40])
     word = f"{found[0]['plugin']}.finding_closed"
     say(word, subject, reason, data=[f"kind={kind}"], application=application, yes=yes, as_json=as_json)
 
 
-async def _about(application: str, subject: str) -> tuple[list[dict[str, Any]], str | None]:
+async def _about(settings: Settings, application: str, subject: str) -> tuple[list[dict[str, Any]], str | None]:
     """What is open about it; which of this stands for the hold of an order."""
-    async with ledger(settings_looking()) as database, database.reading() as session:
+    async with ledger(settings) as database, database.reading() as session:
         found = await findings(session, application, None, subject)
         return found, (await held_by(session, application, [subject])).get(subject)
 
 
-async def _open(application: str, kind: str | None, subject: str | None = None) -> tuple[list[dict[str, Any]], int]:
+async def _open(
+    settings: Settings, application: str, kind: str | None, subject: str | None = None
+) -> tuple[list[dict[str, Any]], int]:
     """The oldest that are open, and how many there are, whatever their subject."""
-    async with ledger(settings_looking()) as database, database.reading() as session:
+    async with ledger(settings) as database, database.reading() as session:
         found = await findings(session, application, kind, subject)
         return found, sum(one.count for one in await queues(session, application) if kind in (None, one.kind))

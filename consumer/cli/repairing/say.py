@@ -8,7 +8,7 @@ import typer
 
 from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent, stands_in
-from consumer.cli.filters import require_application
+from consumer.cli.filters import OneApplication, one_application, require_application
 from consumer.cli.output import Json, Output
 from consumer.console.operators.subjects import MARKED_PAID, require_known_order
 from consumer.console.operators.vocabulary import WORDS
@@ -26,7 +26,7 @@ def say(
     data: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="What the word needs; repeatable.")
     ] = None,
-    application: Annotated[str, typer.Option(help="Application.")] = "default",
+    application: OneApplication = None,
     unknown: Annotated[
         bool, typer.Option("--unknown", help="The order is paid although nobody here has heard of it.")
     ] = False,
@@ -36,7 +36,7 @@ def say(
     """Tell the built-in handlers something: an order paid by hand, a hold, a gift, a customer found."""
     given, why, who = _pairs(data or []), checked_reason(reason), actor()
     settings = settings_for(Role.OPERATE)
-    require_application(application, settings)
+    require_application(application := one_application(application, settings), settings)
 
     async def look() -> bool:
         """Whether somebody has heard of it, where that matters. Raises UsageError for an order that must be known."""
