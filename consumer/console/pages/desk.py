@@ -10,6 +10,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from consumer.clock import Clock
+from consumer.document import storable
 from consumer.errors import NotFound
 from consumer.ledger import Database
 from consumer.settings import Settings
@@ -53,6 +54,10 @@ class Desk:
         if name not in self.applications:
             raise NotFound("the application is unknown")
         return name
+
+    def looked_at(self, given: str | None) -> str:
+        """The same for who only looks: also one that is set up no more, by which something was sold."""
+        return given if given and storable(given) == given else self.application(given)
 
 
 def desk_of(settings: Settings, database: Database, clock: Clock, status: Status | None) -> Desk:

@@ -30,14 +30,14 @@ async def overview(request: web.Request) -> web.Response:
 async def subject(request: web.Request) -> web.Response:
     """Why an order, a subscription or a customer stands where it does, and what comes next (case A50)."""
     desk, kind, id_ = request.app[DESK], request.match_info["kind"], named(request, "id")
-    application = desk.application(request.query.get("application"))
+    application = desk.looked_at(request.query.get("application"))
+    reads = desk.applications.get(application, False)
     async with desk.database.reading() as session:
         now = await shared_time(session)
         try:
-            found = await explain(
-                session, application, (kind, id_), desk.policy, now, has_credentials=desk.applications[application]
-            )
+            found = await explain(session, application, (kind, id_), desk.policy, now, has_credentials=reads)
         except NotFound:
+            desk.application(application)
             return await _named(request, session, id_, application, but=link(kind, id=id_, application=application))
     return page(request, "subject.html", kind=kind, id=id_, application=application, found=found)
 
@@ -94,10 +94,11 @@ def _way(one: Found) -> str | None:
 async def event(request: web.Request) -> web.Response:
     """One event: what it says (masked), how far each handler is with it, and where attempts failed (case R4)."""
     desk, id_ = request.app[DESK], named(request, "id")
-    application = desk.application(request.query.get("application"))
+    application = desk.looked_at(request.query.get("application"))
     async with desk.database.reading() as session:
         row = await events.get(session, application, id_)
         if row is None:  # what comes next is an event that is not published yet
+            desk.application(application)
             return await _told(request, session, id_, application, await _found(session, id_, application))
         rows = await runs.of_event(session, application, id_)
         runbooks = await runbooks_of(session, rows)

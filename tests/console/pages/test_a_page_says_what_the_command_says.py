@@ -141,6 +141,19 @@ async def test_what_nothing_is_called_says_what_is_near(projections: Projections
         assert "characters, none of them NUL" in await text(pages, path, 400)
     assert "unknown" in await text(pages, "/console/order?id=A1000&application=none", 404)
     assert "Nothing has the name" in await text(pages, "/console/order?id=A1000&application=other", 404)
+    assert "unknown" in await text(pages, "/console/event?id=evt_1&application=none", 404)
+    assert "unknown" in await text(pages, "/console/order?id=A1&application=%00", 404)
+
+
+# case: G8
+async def test_what_an_application_sold_that_is_set_up_no_more_is_still_shown(
+    pages: Pages, projections: Projections
+) -> None:
+    """`find` led to a page that said that there was no such application."""
+    await projections.feed(said("order.paid", "evt_o", order_id="A-old", application="gone"))
+    for way in ("/console/find?name=A-old", "/console/order?id=A-old&application=gone"):
+        assert "<h1>order <code>A-old</code>" in await text(pages, way)
+    assert "evt_o" in await text(pages, "/console/event?id=evt_o&application=gone")
 
 
 async def test_what_only_events_speak_of_is_shown_and_leads_nowhere(sqlite_ledger: Database, pages: Pages) -> None:
