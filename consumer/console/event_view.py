@@ -20,14 +20,21 @@ from consumer.reason import reason_of
 from consumer.telemetry.redaction import REDACTED, masked
 
 
-async def event_view(session: AsyncSession, application: str, event_id: str) -> dict[str, Any]:
-    """The event with its runs and their attempts, without its payload. Raises NotFound."""
+async def read_event(
+    session: AsyncSession, application: str, event_id: str
+) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow], Mapping[str, str]]:
+    """The event, its runs, their attempts, and by handler what its author tells the operator. Raises NotFound."""
     row = await events.get(session, application, event_id)
     if row is None:
-        raise NotFound("the event is unknown", event_id=event_id)
+        raise NotFound("the ledger has no such event", application=application, event_id=event_id[:100])
     of_event = await runs.of_event(session, application, event_id)
     attempts = await runs.attempts_of(session, application, event_id)
-    runbooks = await runbooks_of(session, of_event)
+    return row, of_event, attempts, await runbooks_of(session, of_event)
+
+
+async def event_view(session: AsyncSession, application: str, event_id: str) -> dict[str, Any]:
+    """The event with its runs and their attempts, without its payload. Raises NotFound."""
+    row, of_event, attempts, runbooks = await read_event(session, application, event_id)
     return {
         **event_document(row),
         "runs": [run_document(one, runbooks) for one in of_event],

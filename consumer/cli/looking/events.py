@@ -37,10 +37,10 @@ from consumer.console.event_view import (
     event_document,
     outcomes_of,
     payload_of,
+    read_event,
     run_document,
-    runbooks_of,
 )
-from consumer.errors import NotFound, UsageError
+from consumer.errors import UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, runs
@@ -188,7 +188,8 @@ async def _load(
             application = await _whose(database, [one.name for one in settings.applications], event_id)
         if raw:
             await _audit(database, application, event_id)
-        return await _read(database, application, event_id)
+        async with database.reading() as session:
+            return await read_event(session, application, event_id)
 
 
 async def _whose(database: Database, applications: Sequence[str], event_id: str) -> str:
@@ -213,15 +214,3 @@ async def _audit(database: Database, application: str, event_id: str) -> None:
                 session, at=await shared_time(session), application=application, actor=actor(),
                 action="event.shown_raw", subject=f"event:{event_id}",
             )  # fmt: skip
-
-
-async def _read(
-    database: Database, application: str, event_id: str
-) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow], Mapping[str, str]]:
-    async with database.reading() as session:
-        row = await events.get(session, application, event_id)
-        if row is None:
-            raise NotFound("the ledger has no such event", application=application, event_id=event_id[:100])
-        of_event = await runs.of_event(session, application, event_id)
-        attempts = await runs.attempts_of(session, application, event_id)
-        return row, of_event, attempts, await runbooks_of(session, of_event)

@@ -8,7 +8,7 @@ import orjson
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console.event_view import attempt_document, event_document, payload_of, run_document, runbooks_of
+from consumer.console.event_view import attempt_document, event_document, payload_of, read_event, run_document
 from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near
 from consumer.console.mentions import SUBJECTS
@@ -16,7 +16,6 @@ from consumer.console.pages.desk import DESK
 from consumer.console.pages.render import link, page
 from consumer.errors import NotFound, UsageError
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import events, runs
 
 NAME_MAX_CHARS = 300
 FOREIGN_MAX_CHARS = 100_000
@@ -96,14 +95,11 @@ async def event(request: web.Request) -> web.Response:
     desk, id_ = request.app[DESK], named(request, "id")
     application = desk.looked_at(request.query.get("application"))
     async with desk.database.reading() as session:
-        row = await events.get(session, application, id_)
-        if row is None:  # what comes next is an event that is not published yet
+        try:
+            row, of_event, attempts, runbooks = await read_event(session, application, id_)
+        except NotFound:  # what comes next is an event that is not published yet
             desk.application(application)
             return await _told(request, session, id_, application, await _found(session, id_, application))
-        rows = await runs.of_event(session, application, id_)
-        runbooks = await runbooks_of(session, rows)
-        of_event = [run_document(one, runbooks) for one in rows]
-        attempts = [attempt_document(one) for one in await runs.attempts_of(session, application, id_)]
     said = orjson.dumps(payload_of(row).body, option=orjson.OPT_INDENT_2).decode()
     return page(
         request,
@@ -111,8 +107,8 @@ async def event(request: web.Request) -> web.Response:
         event=event_document(row),
         said=said[:FOREIGN_MAX_CHARS].splitlines(),
         is_cut=len(said) > FOREIGN_MAX_CHARS,
-        runs=of_event,
-        attempts=attempts,
+        runs=[run_document(one, runbooks) for one in of_event],
+        attempts=[attempt_document(one) for one in attempts],
     )
 
 
