@@ -34,6 +34,7 @@ from handlers.access.store import (
 from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, PAST_DUE, STATUSES, Reading, Subscription
 from handlers.access.tables import CUSTOMERS, FINDINGS, SOURCES, SUBSCRIPTIONS, AccessSource, AccessSubscription
 from handlers.findings import close_by_hand, close_finding, close_findings, open_finding, seen
+from handlers.origin import own
 from handlers.pointers import look_text, marked_as_test
 
 BATCH = 500
@@ -41,7 +42,6 @@ OPTIONS = Policy
 UNKNOWN_STATUS_WAIT = timedelta(hours=1)
 TOO_NEW = timedelta(seconds=30)
 DISAGREEMENT_WAIT, DISAGREEMENT_WAIT_MAX = timedelta(minutes=1), timedelta(days=1)
-_OWN = ("drv_", "obs_")
 
 
 @handles("subscription.*", transactional=True, name="access:subscription")
@@ -149,7 +149,7 @@ def _heard(sub: Subscription, *, event: Event, policy: Policy) -> Subscription:
 
 async def _observed(event: Event, ctx: Context, policy: Policy) -> None:
     """A read. An unknown status changes nothing and is shown (case A35)."""
-    id_ = _own(event).subscription_id
+    id_ = own(event).subscription_id
     reading = reading_of(event, policy)
     if id_ is None or reading is None:
         raise Reject("an observation needs a subscription, a version and a record")
@@ -178,7 +178,7 @@ async def _observed(event: Event, ctx: Context, policy: Policy) -> None:
 async def _unreadable(event: Event, ctx: Context, policy: Policy) -> None:
     """The service says that it has no such subscription. That ends nothing (case G7, A53): what it grants goes on, and
     is shown. One that was only heard of is not granted anything by its event alone (case A47)."""
-    id_, version = _own(event).subscription_id, event.find("/data/version")
+    id_, version = own(event).subscription_id, event.find("/data/version")
     if id_ is None or not isinstance(version, int):
         raise Reject("this needs a subscription and a version")
     if await ctx.locked(AccessSubscription, application=ctx.application, subscription_id=id_) is None:
@@ -216,7 +216,7 @@ async def _agreement(
 async def subscription_due(event: Event, ctx: Context) -> None:
     """A timer of one subscription went off."""
     policy: Policy = ctx.options
-    id_, why, due = _own(event).subscription_id, event.find("/data/why"), moment(event, ("/data/due",))
+    id_, why, due = own(event).subscription_id, event.find("/data/why"), moment(event, ("/data/due",))
     if id_ is None or due is None:
         raise Reject("a timer needs a subscription and its time")
     match why:
@@ -275,7 +275,7 @@ async def _still_unmapped(event: Event, ctx: Context, policy: Policy, id_: str) 
 async def customer_due(event: Event, ctx: Context) -> None:
     """A deadline of a customer's decision passed (case A41), or somebody asked for a fresh decision."""
     policy: Policy = ctx.options
-    customer, due = _own(event).customer, moment(event, ("/data/due",))
+    customer, due = own(event).customer, moment(event, ("/data/due",))
     if customer is None:
         raise Reject("a timer needs a customer")
     at = event.received_at if due is None else max(event.received_at, due)
@@ -290,7 +290,7 @@ async def customer_due(event: Event, ctx: Context) -> None:
 async def checkout_registered(event: Event, ctx: Context) -> None:
     """The merchant said whose a checkout is; subscriptions that waited for it are attached now (case A37)."""
     policy: Policy = ctx.options
-    said = _own(event).data["data"]
+    said = own(event).data["data"]
     customer, session_id, order_id = said.get("customer"), said["session_id"], said.get("order_id")
     if customer is None:
         return
@@ -316,7 +316,7 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
 async def customer_attached(event: Event, ctx: Context) -> None:
     """An operator or a resolver plugin says whose a subscription is (case A36); decided from the current state."""
     policy: Policy = ctx.options
-    id_, customer, by = _own(event).subscription_id, event.find("/data/customer"), event.find("/data/source")
+    id_, customer, by = own(event).subscription_id, event.find("/data/customer"), event.find("/data/source")
     if id_ is None or not isinstance(customer, str) or not customer:
         raise Reject("attaching needs a subscription and a customer")
     source = by if by in CUSTOMER_RANK and by else "operator"
@@ -369,7 +369,7 @@ async def source_ended(event: Event, ctx: Context) -> None:
 @handles("access.brake_released", transactional=True, name="access:brake_released")
 async def brake_released(event: Event, ctx: Context) -> None:
     """An operator looked and lets the stopped revocations go, a batch at a time; the finding closes with the last."""
-    after = str(_own(event).find("/data/after") or "")
+    after = str(own(event).find("/data/after") or "")
     customers = await braked_customers(ctx, BATCH, after=after)
     for customer in customers:
         ctx.emit(CUSTOMER_DUE, f"customer:{customer}", {"released": True})
@@ -383,7 +383,7 @@ async def brake_released(event: Event, ctx: Context) -> None:
 @handles("access.recheck", transactional=True, name="access:recheck")
 async def recheck(event: Event, ctx: Context) -> None:
     """Decide anew for every customer, a batch at a time: after the policy or the mapping changed (case A32)."""
-    after = str(_own(event).find("/data/after") or "")
+    after = str(own(event).find("/data/after") or "")
     wanted = (
         select(CUSTOMERS.c.customer)
         .where(CUSTOMERS.c.application == ctx.application, CUSTOMERS.c.customer > after)
@@ -402,18 +402,11 @@ async def recheck(event: Event, ctx: Context) -> None:
 @handles("access.finding_closed", transactional=True, name="access:finding_closed")
 async def finding_closed(event: Event, ctx: Context) -> None:
     """An operator settled a finding by hand: it stays closed."""
-    await close_by_hand(_own(event), ctx, FINDINGS)
-
-
-def _own(event: Event) -> Event:
-    """Our own types come from our own stages; the service has no say in them."""
-    if not event.id.startswith(_OWN):
-        raise Reject("the service does not send events of this type")
-    return event
+    await close_by_hand(own(event), ctx, FINDINGS)
 
 
 def _customer(event: Event) -> str:
-    customer = _own(event).customer
+    customer = own(event).customer
     if customer is None:
         raise Reject("this needs a customer")
     return customer

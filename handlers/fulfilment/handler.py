@@ -39,11 +39,11 @@ from handlers.fulfilment.tables import (
     FulfilmentCheckout,
     FulfilmentPayment,
 )
+from handlers.origin import is_own, own
 from handlers.pointers import TEXT_MAX_CHARS, look, look_amount, look_text, marked_as_test
 
 OPTIONS = Options
 BY_SERVICE_ID_S = 20.0  # reads that only lag have mostly come by then
-_OWN = ("drv_", "obs_")
 
 
 @handles("order.paid", transactional=True, batch=True, name="fulfilment:order_paid")
@@ -114,7 +114,7 @@ async def read_due(batch: Sequence[tuple[Event, Context]]) -> None:
 
 
 def _unanswered(event: Event, ctx: Context) -> Fact:
-    order_id = _own(event).order_id
+    order_id = own(event).order_id
     if order_id is None:
         raise Reject("a timer needs an order")
     options: Options = ctx.options
@@ -126,7 +126,7 @@ def _unanswered(event: Event, ctx: Context) -> Fact:
 async def order_unreadable(event: Event, ctx: Context) -> None:
     """The service says that it has no such order. What only an event vouched for is held for an operator (cases
     F20, F24); what was requested stays so (case G7), and is shown."""
-    order_id, version = _own(event).order_id, event.find("/data/version")
+    order_id, version = own(event).order_id, event.find("/data/version")
     if order_id is None or not isinstance(version, int):
         raise Reject("this needs an order and a version")
     options: Options = ctx.options
@@ -190,7 +190,7 @@ async def order_observed(batch: Sequence[tuple[Event, Context]]) -> None:
 
 def _seen(event: Event, ctx: Context) -> Seen:
     """What a read says of its order."""
-    order_id = _own(event).order_id
+    order_id = own(event).order_id
     version, record = event.find("/data/version"), event.find("/data/record")
     if order_id is None or not isinstance(version, int) or not isinstance(record, dict):
         raise Reject("an observation needs an order, a version and a record")
@@ -211,7 +211,7 @@ def _seen(event: Event, ctx: Context) -> Seen:
 @handles("checkout.registered", transactional=True, name="fulfilment:checkout_registered")
 async def checkout_registered(event: Event, ctx: Context) -> None:
     """The merchant registered a checkout: whose it is and what it should cost (cases F20, F21)."""
-    said = _own(event).data["data"]
+    said = own(event).data["data"]
     options: Options = ctx.options
     if said.get("mode") == "subscription":
         return
@@ -235,7 +235,7 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
 @handles("payment.observed", transactional=True, name="fulfilment:payment_observed")
 async def payment_observed(event: Event, ctx: Context) -> None:
     """A payment seen by a read. It never fulfils (cases F28, F38): it finds double and orphan money."""
-    payment_id = look_text(_own(event), ("/id",))
+    payment_id = look_text(own(event), ("/id",))
     if event.find("/data/record/status") != "SUCCEEDED" or payment_id is None:
         return
     options: Options = ctx.options
@@ -267,7 +267,7 @@ async def payment_observed(event: Event, ctx: Context) -> None:
          name="fulfilment:operator")  # fmt: skip
 async def operator(event: Event, ctx: Context) -> None:
     """An operator's word (or, for `unfulfillable`, a merchant's handler's): audited, and never twice (case F37)."""
-    order_id = _own(event).order_id
+    order_id = own(event).order_id
     if order_id is None:
         raise Reject("an operator's word needs an order")
     options: Options = ctx.options
@@ -289,7 +289,7 @@ async def operator(event: Event, ctx: Context) -> None:
 @handles("fulfilment.finding_closed", transactional=True, name="fulfilment:finding_closed")
 async def finding_closed(event: Event, ctx: Context) -> None:
     """An operator settled a finding by hand (a refund, say): it stays closed."""
-    await close_by_hand(_own(event), ctx, FINDINGS)
+    await close_by_hand(own(event), ctx, FINDINGS)
 
 
 async def _session_said(ctx: Context, event: Event) -> tuple[str | None, str | None]:
@@ -336,13 +336,6 @@ def _verified(event: Event) -> None:
         raise Reject("the event is not verified")
 
 
-def _own(event: Event) -> Event:
-    """Our own types come from our own stages; the service has no say in them."""
-    if not event.id.startswith(_OWN):
-        raise Reject("the service does not send events of this type")
-    return event
-
-
 def _payment_in(event: Event, ctx: Context) -> str | None:
     """The payment by which the order was paid, where the event or the record shows it."""
     options: Options = ctx.options
@@ -350,5 +343,5 @@ def _payment_in(event: Event, ctx: Context) -> str | None:
 
 
 def _proof(event: Event, payment_id: str | None = None) -> Proof:
-    by_event = not event.id.startswith(_OWN)
+    by_event = not is_own(event)
     return Proof(event_id=event.id, type=event.type, at=event.received_at, by_event=by_event, payment_id=payment_id)
