@@ -10,6 +10,9 @@ from typing import NamedTuple, Protocol
 
 from consumer.broker.groups import GroupReport
 
+STANDS_WITHIN_S = 10.0
+"""How long who asks, or moves, where a group stands waits for it."""
+
 
 class Message(NamedTuple):
     """What is published: the key decides the partition, the value is kept byte for byte."""
@@ -113,18 +116,18 @@ class Subscription(Protocol):
         stored. Raises BrokerUnavailable after `timeout_s` (it may have been stored all the same)."""
         ...
 
-    async def stands(self, timeout_s: float = 10.0) -> Mapping[Partition, int]:
+    async def stands(self) -> Mapping[Partition, int]:
         """Where the group stands in the partitions of this member: the next offset to read, as it is stored or, before
-        the first commit, where the log begins. Not during a `poll`. Raises BrokerUnavailable after `timeout_s`."""
+        the first commit, where the log begins. Not during a `poll`. Raises BrokerUnavailable."""
         ...
 
     async def rewind(
-        self, offsets: Mapping[Partition, int], timeout_s: float = 10.0, *, anyway: Collection[Partition] = ()
+        self, offsets: Mapping[Partition, int], *, anyway: Collection[Partition] = ()
     ) -> frozenset[Partition]:
         """The group goes back to these offsets, where it stands behind them, and reads on from there; `anyway`: this
         member does, wherever its group stands: what it read was never committed. Returns the partitions in which it
         did: records of theirs that were handed out and not dealt with come again, in order. Not during a `poll`.
-        Raises BrokerUnavailable after `timeout_s`."""
+        Raises BrokerUnavailable."""
         ...
 
     def assignment(self) -> frozenset[Partition]:

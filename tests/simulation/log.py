@@ -262,12 +262,12 @@ class Member:
 
         return frozenset(await self._log.asked(deed))
 
-    async def stands(self, timeout_s: float = 10.0) -> Mapping[Partition, int]:
+    async def stands(self) -> Mapping[Partition, int]:
         """See the Protocol."""
         return dict(await self._log.asked(lambda: {place: self._group.offsets[place] for place in self.assignment()}))
 
     async def rewind(
-        self, offsets: Mapping[Partition, int], timeout_s: float = 10.0, *, anyway: Collection[Partition] = ()
+        self, offsets: Mapping[Partition, int], *, anyway: Collection[Partition] = ()
     ) -> frozenset[Partition]:
         """See the Protocol."""
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import structlog
 
-from consumer.broker.base import Lag, Partition, Record
+from consumer.broker.base import STANDS_WITHIN_S, Lag, Partition, Record
 from consumer.broker.embedded import claims
 from consumer.broker.embedded.file import LogFile
 from consumer.broker.embedded.schema import OFFSET_BITS, StoredRecord, read_records, topic_layout, unpack_headers
@@ -162,14 +162,14 @@ class EmbeddedSubscription:
         store = partial(claims.commit, group=self._group, member=self._member, offsets=mine, now_s=time.time())
         return frozenset(partitions[number] for number in await self._file.write(store, timeout_s))
 
-    async def stands(self, timeout_s: float = 10.0) -> Mapping[Partition, int]:  # noqa: ARG002 - the file's own limit
+    async def stands(self) -> Mapping[Partition, int]:
         """See the Protocol."""
         owned = dict(self._owned)
         found = await self._file.read(partial(claims.stands, group=self._group, partition_ids=list(owned)))
         return {owned[number]: offset for number, offset in found.items()}
 
     async def rewind(
-        self, offsets: Mapping[Partition, int], timeout_s: float = 10.0, *, anyway: Collection[Partition] = ()
+        self, offsets: Mapping[Partition, int], *, anyway: Collection[Partition] = ()
     ) -> frozenset[Partition]:
         """See the Protocol."""
         mine = {number: offsets[one] for number, one in self._owned.items() if one in offsets}
@@ -177,7 +177,7 @@ class EmbeddedSubscription:
             return frozenset()
         step = partial(claims.rewind, group=self._group, member=self._member, offsets=mine)
         unsure, self._unsure = self._unsure, self._unsure | mine.keys()
-        moved = await self._file.write(step, timeout_s)
+        moved = await self._file.write(step, STANDS_WITHIN_S)
         self._unsure = frozenset()
         must = moved | unsure | {number for number in mine if self._owned.get(number) in anyway}
         back = [number for number in mine if number in self._cursors and number in must]

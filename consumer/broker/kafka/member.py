@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
-from consumer.broker.base import Lag, Partition, Record
+from consumer.broker.base import STANDS_WITHIN_S, Lag, Partition, Record
 from consumer.broker.kafka.causes import broker_error
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.broker.kafka.consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
@@ -207,14 +207,14 @@ class KafkaSubscription:
         self._progress.committed(wanted)
         return frozenset(mine)
 
-    async def stands(self, timeout_s: float = 10.0) -> Mapping[Partition, int]:
+    async def stands(self) -> Mapping[Partition, int]:
         """See the Protocol."""
         consumer, owned = self._consumer, self._owned
         if consumer is None or not owned:
             return {}
         spots = {partition: _spot(partition) for partition in owned}
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(STANDS_WITHIN_S):
                 starts = await consumer.beginning_offsets(list(spots.values()))
                 stored = await asyncio.gather(*(consumer.committed(spot) for spot in spots.values()))
         except TimeoutError as error:
@@ -227,18 +227,18 @@ class KafkaSubscription:
         return {partition: starts[spot] if offset is None else offset for (partition, spot), offset in found}
 
     async def rewind(
-        self, offsets: Mapping[Partition, int], timeout_s: float = 10.0, *, anyway: Collection[Partition] = ()
+        self, offsets: Mapping[Partition, int], *, anyway: Collection[Partition] = ()
     ) -> frozenset[Partition]:
         """See the Protocol."""
         consumer, owned = self._consumer, self._owned
-        stands = await self.stands(timeout_s)
+        stands = await self.stands()
         must = self._unsure.union(anyway)
         back = {one: at for one, at in offsets.items() if one in stands and (at < stands[one] or one in must)}
         if consumer is None or not back:
             return frozenset()
         self._unsure = frozenset(back)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(STANDS_WITHIN_S):
                 if self._pulling is not None:
                     await asyncio.wait({self._pulling})  # what it brings may lie behind the place to go back to
                 await consumer.commit({_spot(partition): offset for partition, offset in back.items()})
