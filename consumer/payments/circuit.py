@@ -49,14 +49,13 @@ class CredentialCircuit:
         store: BudgetStore,
         clock: Clock,
         app_id: str = "",
-        probe_every_s: float = PROBE_EVERY_S,
         on_change: Callable[[CircuitState], None] | None = None,
     ) -> None:
         self.application = application
         self._store = store
         self._clock = clock
         self._name = f"circuit/{app_id or application}"
-        self.probe_every_s = probe_every_s
+        self.probe_every_s = PROBE_EVERY_S
         self._on_change = on_change
         self._open_since: datetime | None = None
         self._opened_at = 0.0  # the store's time

@@ -72,9 +72,9 @@ class Listing(Generic[R]):
             seen.add(str(cursor))
         raise UnexpectedAnswer("the list does not end", pages=max_pages, route=self._route)
 
-    async def iterate(self, *, limit: int = LIMIT_MAX, cursor: Cursor | None = None) -> AsyncIterator[R]:
-        """Every record from `cursor` (default: the first) to the end; raises as `pages` does."""
-        async for page in self.pages(limit=limit, cursor=cursor):
+    async def iterate(self, *, limit: int = LIMIT_MAX) -> AsyncIterator[R]:
+        """Every record from the first to the end; raises as `pages` does."""
+        async for page in self.pages(limit=limit):
             for item in page.items:
                 yield item
 

@@ -126,7 +126,6 @@ class Transport:
         circuit: CredentialCircuit,
         session: aiohttp.ClientSession | None = None,
         timeout_s: float = 10.0,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
         on_attempt: Callable[[Attempt], None] | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -141,7 +140,7 @@ class Transport:
         self._session = session
         self._owns_session = session is None
         self._timeout_s = timeout_s
-        self._max_answer_bytes = max_answer_bytes
+        self._max_answer_bytes = MAX_ANSWER_BYTES
         self._on_attempt = on_attempt
         self._chance = chance
         self.service_clock: tuple[datetime, datetime] | None = None

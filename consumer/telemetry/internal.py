@@ -19,6 +19,7 @@ from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import CONTENT_TYPE, Metrics
 
 Check = Callable[[], Awaitable[bool]]
+KEEP_S = 1.0
 FIRST_KEEP_S = 0.05
 """How long an answer is kept until the process was ready once: nobody waits a second more for its start."""
 
@@ -27,16 +28,13 @@ class Readiness:
     """Whether this process should get work: `starting`, then ready as its checks say, then `draining` for good.
 
     A check answers whether its thing can be used now, or raises a ConsumerError that says why not; it gets `limit_s`
-    and never fails the process. Answers are kept for `keep_s`, so that probing costs a bounded amount.
+    and never fails the process. Answers are kept for KEEP_S, so that probing costs a bounded amount.
     """
 
-    def __init__(
-        self, clock: Clock, checks: Mapping[str, Check] | None = None, *, limit_s: float = 2.0, keep_s: float = 1.0
-    ) -> None:
+    def __init__(self, clock: Clock, checks: Mapping[str, Check] | None = None, *, limit_s: float = 2.0) -> None:
         self._clock = clock
         self._checks = dict(checks or {})
         self._limit_s = limit_s
-        self._keep_s = keep_s
         self._broken: dict[str, Condition] = {}
         self._state = "starting"
         self._was_ready = False
@@ -78,7 +76,7 @@ class Readiness:
         if self._state != "started":
             return False, self._state, {}
         async with self._asking:
-            keep_s = self._keep_s if self._was_ready else min(FIRST_KEEP_S, self._keep_s)
+            keep_s = KEEP_S if self._was_ready else FIRST_KEEP_S
             if self._clock.monotonic() - self._asked_at >= keep_s:
                 found = await asyncio.gather(*(self._ask(name, check) for name, check in self._checks.items()))
                 self._answers = dict(zip(self._checks, found, strict=True))
