@@ -22,7 +22,7 @@ from consumer.events import first, locate, parse_json, parse_time
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import database_time
 from consumer.ledger.reading import hints, quarantine
-from consumer.lists.bookmark import SERVICE_SKEW, order_of
+from consumer.lists.bookmark import SERVICE_SKEW, ListOrder, order_of
 from consumer.payments import AuthenticationError, BudgetExhausted, EventRecord, PaymentsError, RateLimitError
 from consumer.sync.api import ApplicationApi, shown
 from consumer.sync.application import Application
@@ -90,7 +90,8 @@ async def event_list(api: ApplicationApi) -> Check:
     order = order_of([parse_time(first(item.raw, api.locators.time)) for item in page.items])
     fits = propose(documents, [], api.locators).fits
     poor = [fact for fact in ("id", "type", "order", "subscription") if fits[fact] < 1]
-    summary = f"{len(page.items)} on the first page, {order.value.replace('_', ' ')}"
+    told = "in no order that shows" if order is ListOrder.UNKNOWN else order.value.replace("_", " ")
+    summary = f"{len(page.items)} on the first page, {told}"
     summary += "; listed in brief, so each is read by its id" if is_brief else ""
     if poor:
         return Check(name="events", grade=Grade.WARN, text=f"{summary}; not always found: {', '.join(poor)}")
