@@ -40,7 +40,7 @@ from consumer.console.event_view import (
     read_event,
     run_document,
 )
-from consumer.errors import UsageError
+from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, runs

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from consumer.cli.bootstrap import ledger, looking, run, settings_looking
+from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.consent import Reason, Yes
 from consumer.cli.filters import Limit, OneApplication, near, one_application, require_application
 from consumer.cli.output import Json, Output
