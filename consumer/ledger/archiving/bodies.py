@@ -45,6 +45,12 @@ sent; or a `read` that was asked for; or a `handler`, which may be paused; or `f
 in a ledger of so many `events`."""
 
 
+FOREIGN: Final = (
+    "its numbers are taken by others: it is an archive of another ledger, or was written after the backup from which "
+    "this one was restored, which has worked since: what it forgot comes back from the log and the service"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Brought:
     """What of an archive came in: events that were not there, bodies that were not; what was there as it is; and what
@@ -316,7 +322,7 @@ async def _insert(session: AsyncSession, table: Table, rows: Sequence[dict[str, 
     statement = insert_into(table, session.get_bind().dialect.name).on_conflict_do_nothing().returning(*key)
     done = (await session.execute(statement, rows)).all()
     if len(done) != len(rows):
-        raise ArchiveForeign("its numbers are taken by others: it is an archive of another ledger", table=table.name)
+        raise ArchiveForeign(FOREIGN, table=table.name)
 
 
 async def _go_on_counting(session: AsyncSession) -> None:
