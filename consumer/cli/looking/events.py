@@ -42,11 +42,11 @@ from consumer.console.event_view import (
 )
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, audit
+from consumer.ledger.engine.counting import each_of
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter, EventKey, Found
 from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
-from consumer.settings.application import DEFAULT
 
 app = typer.Typer(help="The recorded events.", no_args_is_help=True)
 
@@ -182,21 +182,21 @@ def _state(row: EventRow, handler: str | None, states: States) -> dict[str, Any]
 async def _load(
     application: str | None, event_id: str, *, raw: bool
 ) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow], Mapping[str, str]]:
-    settings = settings_looking()
-    async with ledger(settings) as database:
+    async with ledger(settings_looking()) as database:
         if application is None:
-            application = await _whose(database, [one.name for one in settings.applications], event_id)
+            application = await _whose(database, event_id)
         if raw:
             await _audit(database, application, event_id)
         async with database.reading() as session:
             return await read_event(session, application, event_id)
 
 
-async def _whose(database: Database, applications: Sequence[str], event_id: str) -> str:
-    """The one of these that has the event. Raises NotFound, and UsageError where several have one of this id."""
+async def _whose(database: Database, event_id: str) -> str:
+    """The application that has the event, be it set up or not. Raises NotFound, and UsageError where several have one
+    of this id."""
     async with database.reading() as session:
-        named = dict.fromkeys((DEFAULT, *applications))
-        found = [name for name in named if await events.get(session, name, event_id) is not None]
+        known: Sequence[str] = await each_of(session, EventRow.__table__.c.application)
+        found = [name for name in known if await events.get(session, name, event_id) is not None]
     if len(found) > 1:
         raise UsageError(
             "several applications have an event of this id: name one by --application", known=", ".join(found)

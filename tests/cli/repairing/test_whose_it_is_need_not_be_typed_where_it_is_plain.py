@@ -55,9 +55,10 @@ def test_an_event_is_found_in_whichever_application_has_it(desk: Desk, environ: 
     asyncio.run(recorded(url, "far"))
     shown = desk.call("events", "show", event_id, "--json", **TWO)
     assert json.loads(shown.stdout)["application"] == "far"
+    assert "application  " in desk.call("events", "show", event_id, **ONE).stdout, "though it is set up no more"
     asyncio.run(recorded(url, "near"))
     told = desk.call("events", "show", event_id, **TWO)
     assert (told.returncode, told.stdout) == (2, "")
-    assert "name one by --application (known=near, far)" in told.stderr
+    assert "name one by --application (known=far, near)" in told.stderr
     assert "application      near" in desk.call("events", "show", event_id, "--application", "near", **TWO).stdout
     assert "the ledger has no such event" in desk.call("events", "show", "evt_none", **TWO).stderr
