@@ -8,12 +8,19 @@ from typing import Any, ClassVar
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, String, Table, text
 from sqlmodel import Field
 
-from consumer.plugin import TableRow, Words
-from handlers.columns import time, words
+from consumer.plugin import TableRow, UtcDateTime, Words
 from handlers.findings import Finding
 
 NOBODYS = "customer IS NULL AND version = 0"
 """Of a subscription that was heard of: nobody said whose it is, and no read has shown it yet."""
+
+
+def _text(chars: int, *, key: bool = False) -> Any:
+    return Field(default=None, sa_column=Column(Words(chars), primary_key=key, nullable=not key))
+
+
+def _time(*, nullable: bool = True) -> Any:
+    return Field(default=None, sa_column=Column(UtcDateTime, nullable=nullable))
 
 
 def _flag() -> Any:
@@ -35,39 +42,39 @@ class AccessSubscription(TableRow, table=True):
     )  # fmt: skip
     __table__: ClassVar[Table]
 
-    application: str = words(64, key=True)
-    subscription_id: str = words(255, key=True)
-    customer: str | None = words(255)
+    application: str = _text(64, key=True)
+    subscription_id: str = _text(255, key=True)
+    customer: str | None = _text(255)
     customer_source: str = Field(default="", sa_column=Column(String(20), nullable=False))
-    attached_at: datetime | None = time()
-    price_id: str | None = words(255)
-    product_id: str | None = words(255)
-    session_id: str | None = words(255)
-    order_id: str | None = words(255)
-    status: str | None = words(20)
+    attached_at: datetime | None = _time()
+    price_id: str | None = _text(255)
+    product_id: str | None = _text(255)
+    session_id: str | None = _text(255)
+    order_id: str | None = _text(255)
+    status: str | None = _text(20)
     provisional: bool = _flag()
     version: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
-    read_at: datetime | None = time()
-    period_end: datetime | None = time()
-    past_due_since: datetime | None = time()
-    past_due_heard_at: datetime | None = time()
-    active_at: datetime | None = time()
-    end_reason: str | None = words(255)
-    ended_at: datetime | None = time()
-    settle_from: datetime | None = time()
-    settle_until: datetime | None = time()
+    read_at: datetime | None = _time()
+    period_end: datetime | None = _time()
+    past_due_since: datetime | None = _time()
+    past_due_heard_at: datetime | None = _time()
+    active_at: datetime | None = _time()
+    end_reason: str | None = _text(255)
+    ended_at: datetime | None = _time()
+    settle_from: datetime | None = _time()
+    settle_until: datetime | None = _time()
     cancel_at_period_end: bool = _flag()
-    cancel_reason: str | None = words(255)
+    cancel_reason: str | None = _text(255)
     merchant_cancel_requested: bool = _flag()
-    renewed_at: datetime | None = time()
+    renewed_at: datetime | None = _time()
     charged_after_end: bool = _flag()
-    lease_until: datetime | None = time()
-    hinted_at: datetime | None = time()
+    lease_until: datetime | None = _time()
+    hinted_at: datetime | None = _time()
     unannounced: bool = _flag()
     unreadable_version: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
-    awaits: str | None = words(20)
-    awaits_at: datetime | None = time()
-    awaits_since: datetime | None = time()
+    awaits: str | None = _text(20)
+    awaits_at: datetime | None = _time()
+    awaits_since: datetime | None = _time()
 
 
 class AccessCustomer(TableRow, table=True):
@@ -76,9 +83,9 @@ class AccessCustomer(TableRow, table=True):
     __tablename__ = "access_customer"
     __table__: ClassVar[Table]
 
-    application: str = words(64, key=True)
-    customer: str = words(255, key=True)
-    as_of: datetime = time(nullable=False)
+    application: str = _text(64, key=True)
+    customer: str = _text(255, key=True)
+    as_of: datetime = _time(nullable=False)
 
 
 class AccessEntitlement(TableRow, table=True):
@@ -93,14 +100,14 @@ class AccessEntitlement(TableRow, table=True):
     )  # fmt: skip
     __table__: ClassVar[Table]
 
-    application: str = words(64, key=True)
-    customer: str = words(255, key=True)
-    entitlement: str = words(100, key=True)
+    application: str = _text(64, key=True)
+    customer: str = _text(255, key=True)
+    entitlement: str = _text(100, key=True)
     allowed: bool = _flag()
-    until: datetime | None = time()
+    until: datetime | None = _time()
     reasons: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     version: int = Field(default=0, sa_column=Column(Integer, nullable=False))
-    changed_at: datetime = time(nullable=False)
+    changed_at: datetime = _time(nullable=False)
     braked: bool = _flag()
 
 
@@ -111,16 +118,16 @@ class AccessSource(TableRow, table=True):
     __table_args__ = (Index("ix_access_source_customer", "customer", "application"),)
     __table__: ClassVar[Table]
 
-    application: str = words(64, key=True)
-    id: str = words(255, key=True)
+    application: str = _text(64, key=True)
+    id: str = _text(255, key=True)
     kind: str = Field(sa_column=Column(String(20), nullable=False))
     customer: str = Field(sa_column=Column(Words(255), nullable=False))
-    entitlement: str | None = words(100)
-    until: datetime | None = time()
-    reason: str | None = words(500)
-    by: str | None = words(100)
-    created_at: datetime = time(nullable=False)
-    ended_at: datetime | None = time()
+    entitlement: str | None = _text(100)
+    until: datetime | None = _time()
+    reason: str | None = _text(500)
+    by: str | None = _text(100)
+    created_at: datetime = _time(nullable=False)
+    ended_at: datetime | None = _time()
 
 
 class AccessLink(TableRow, table=True):
@@ -130,11 +137,11 @@ class AccessLink(TableRow, table=True):
     __table_args__ = (Index("ix_access_link_order", "order_id", "application"),)
     __table__: ClassVar[Table]
 
-    application: str = words(64, key=True)
-    session_id: str = words(255, key=True)
-    order_id: str | None = words(255)
+    application: str = _text(64, key=True)
+    session_id: str = _text(255, key=True)
+    order_id: str | None = _text(255)
     customer: str = Field(sa_column=Column(Words(255), nullable=False))
-    registered_at: datetime = time(nullable=False)
+    registered_at: datetime = _time(nullable=False)
 
 
 class AccessBrake(TableRow, table=True):
@@ -143,8 +150,8 @@ class AccessBrake(TableRow, table=True):
     __tablename__ = "access_brake"
     __table__: ClassVar[Table]
 
-    application: str = words(64, key=True)
-    since: datetime = time(nullable=False)
+    application: str = _text(64, key=True)
+    since: datetime = _time(nullable=False)
     revoked: int = Field(default=0, sa_column=Column(Integer, nullable=False))
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sqlalchemy import BigInteger, Column, Index, String, Table, text
 from sqlmodel import Field
 
-from consumer.plugin import TableRow
-from handlers.columns import time, words
+from consumer.plugin import TableRow, UtcDateTime, Words
 from handlers.findings import Finding
+
+
+def _text(chars: int, *, key: bool = False) -> Any:
+    return Field(default=None, sa_column=Column(Words(chars), primary_key=key, nullable=not key))
+
+
+def _time(*, nullable: bool = True) -> Any:
+    return Field(default=None, sa_column=Column(UtcDateTime, nullable=nullable))
 
 
 class FulfilmentOrder(TableRow, table=True):
@@ -26,25 +33,25 @@ class FulfilmentOrder(TableRow, table=True):
     )  # fmt: skip
     __table__: ClassVar[Table]
 
-    application: str = words(64, key=True)
-    order_id: str = words(255, key=True)
-    customer: str | None = words(255)
-    session_id: str | None = words(255)
-    service_order_id: str | None = words(255)
-    registered_at: datetime | None = time()
-    expected_amount: str | None = words(40)
-    amount: str | None = words(255)
-    observed_status: str | None = words(255)
+    application: str = _text(64, key=True)
+    order_id: str = _text(255, key=True)
+    customer: str | None = _text(255)
+    session_id: str | None = _text(255)
+    service_order_id: str | None = _text(255)
+    registered_at: datetime | None = _time()
+    expected_amount: str | None = _text(40)
+    amount: str | None = _text(255)
+    observed_status: str | None = _text(255)
     observed_version: int = Field(default=0, sa_column=Column(BigInteger, nullable=False))
     unreadable_version: int | None = Field(default=None, sa_column=Column(BigInteger, nullable=True))
-    expired_at: datetime | None = time()
-    paid_at: datetime | None = time()
-    proof_event_id: str | None = words(255)
-    proof_type: str | None = words(100)
-    payment_id: str | None = words(255)
-    hold: str | None = words(40)
-    requested_at: datetime | None = time()
-    unfulfillable_at: datetime | None = time()
+    expired_at: datetime | None = _time()
+    paid_at: datetime | None = _time()
+    proof_event_id: str | None = _text(255)
+    proof_type: str | None = _text(100)
+    payment_id: str | None = _text(255)
+    hold: str | None = _text(40)
+    requested_at: datetime | None = _time()
+    unfulfillable_at: datetime | None = _time()
 
 
 class FulfilmentCheckout(TableRow, table=True):
@@ -57,16 +64,16 @@ class FulfilmentCheckout(TableRow, table=True):
     )
     __table__: ClassVar[Table]
 
-    application: str = words(64, key=True)
-    session_id: str = words(255, key=True)
-    order_id: str | None = words(255)
+    application: str = _text(64, key=True)
+    session_id: str = _text(255, key=True)
+    order_id: str | None = _text(255)
     status: str = Field(default="OPEN", sa_column=Column(String(20), nullable=False))
-    registered_at: datetime | None = time()
-    customer: str | None = words(255)
-    expected_amount: str | None = words(40)
-    mode: str | None = words(20)
-    price_id: str | None = words(255)
-    completed_at: datetime | None = time()
+    registered_at: datetime | None = _time()
+    customer: str | None = _text(255)
+    expected_amount: str | None = _text(40)
+    mode: str | None = _text(20)
+    price_id: str | None = _text(255)
+    completed_at: datetime | None = _time()
 
 
 class FulfilmentPayment(TableRow, table=True):
@@ -80,12 +87,12 @@ class FulfilmentPayment(TableRow, table=True):
     )
     __table__: ClassVar[Table]
 
-    application: str = words(64, key=True)
-    payment_id: str = words(255, key=True)
-    order_id: str | None = words(255)
-    service_order_id: str | None = words(255)
-    amount: str | None = words(255)
-    seen_at: datetime = time(nullable=False)
+    application: str = _text(64, key=True)
+    payment_id: str = _text(255, key=True)
+    order_id: str | None = _text(255)
+    service_order_id: str | None = _text(255)
+    amount: str | None = _text(255)
+    seen_at: datetime = _time(nullable=False)
 
 
 class FulfilmentFinding(Finding, table=True):
