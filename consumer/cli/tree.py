@@ -13,9 +13,22 @@ import typer
 from typer.core import TyperGroup
 
 MEANT_MAX: Final = 5
+SENTENCE_MAX: Final = 1000
 
 
-class Trunk(TyperGroup):
+class Branch(TyperGroup):
+    """Commands under one word. Its help says of each the whole sentence: half of one may say something else."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands, each with its first sentence, however many lines that takes."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, one.get_short_help_str(SENTENCE_MAX)) for name, one in found if one and not one.hidden]
+            )
+
+
+class Trunk(Branch):
     """All commands. Of a word that is none, the commands that end in it, or in one like it, are named."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -80,7 +93,7 @@ def tree(*words: str) -> typer.Typer:
         module, _, name = COMMANDS[word].partition(":")
         found = getattr(import_module(f"consumer.cli.{module}"), name)
         if isinstance(found, typer.Typer):
-            app.add_typer(found, name=word)
+            app.add_typer(found, name=word, cls=found.info.cls if isinstance(found.info.cls, type) else Branch)
         else:
             app.command(name=word)(found)
     return app

@@ -72,6 +72,13 @@ def test_it_says_what_they_say(width: int) -> None:
     assert "handlers" in shown[0]
 
 
+@pytest.mark.parametrize("words", [[], *([word] for word in COMMANDS)], ids=" ".join)
+def test_no_sentence_is_cut(words: list[str]) -> None:
+    said = CliRunner().invoke(tree(), [*words, "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
+    _, _, commands = said.partition("Commands:")
+    assert [line for line in commands.splitlines() if line.endswith("...")] == []
+
+
 def test_every_word_is_in_it() -> None:
     node = typer.main.get_command(outline(trunk()))
     assert sorted(COMMANDS) == sorted(getattr(node, "commands"))  # noqa: B009 - a group has them

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.filters import Application, OneApplication, one_application, require_application
 from consumer.cli.looking.find import Name, look_up, show_found
 from consumer.cli.output import Json, Output, shown
+from consumer.cli.tree import Branch
 from consumer.console.cure import replay_command
 from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near
@@ -24,7 +24,7 @@ from consumer.settings import Settings
 from handlers.access.policy import Policy
 
 
-class AnyId(TyperGroup):
+class AnyId(Branch):
     """`explain ANYTHING`: what is no kind of subject, or stands alone, is any id. Options may come first;
     behind `--` everything is an id."""
 
