@@ -122,6 +122,19 @@ class Bookmark(KeptState, walk=WALK):
         return replace(self, newest_at=newest_at, swept_to=min(self.swept_to, now) if self.swept_to else None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Place(KeptState):
+    """How far one list is known. `head`: the ids on its first page; `grows_there`: it was seen to grow there.
+    `cursor`: of the last page read towards the other end; `tail`: the ids that stood there once it was reached.
+    `seen_at`: when its newest were last seen, whichever end that is."""
+
+    head: tuple[str, ...] = ()
+    grows_there: bool = False
+    cursor: Cursor | None = None
+    tail: tuple[str, ...] = ()
+    seen_at: datetime | None = None
+
+
 def order_of(times: Sequence[datetime | None]) -> ListOrder:
     """The order that the located times of listed events show; events of one transaction may share or swap theirs."""
     known = [time for time in times if time is not None]

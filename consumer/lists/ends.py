@@ -12,26 +12,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from consumer.events import Locators, first, parse_time
-from consumer.ledger.reading.sync_state import KeptState
-from consumer.lists.bookmark import ListOrder, order_of
+from consumer.lists.bookmark import ListOrder, Place, order_of
 from consumer.lists.pager import Lister, ids_of
-from consumer.payments import ApiError, Cursor, Page
+from consumer.payments import ApiError, Page
 
 PAGE: Final = 100
 PAGES_AT_ONCE: Final = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place(KeptState):
-    """How far one list is known. `head`: the ids on its first page; `grows_there`: it was seen to grow there.
-    `cursor`: of the last page read towards the other end; `tail`: the ids that stood there once it was reached.
-    `seen_at`: when its newest were last seen, whichever end that is."""
-
-    head: tuple[str, ...] = ()
-    grows_there: bool = False
-    cursor: Cursor | None = None
-    tail: tuple[str, ...] = ()
-    seen_at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from consumer.events import Locators
-from consumer.lists.bookmark import ListOrder
-from consumer.lists.ends import Look, Place, look
+from consumer.lists.bookmark import ListOrder, Place
+from consumer.lists.ends import Look, look
 from consumer.payments import ApiError, Cursor, EventRecord, Page, ServerError
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from consumer.ledger.reading.sync_state import KeptState
-from consumer.lists.ends import Place
+from consumer.lists.bookmark import Place
 
 WALK: Final = "canary"
 """Under which name the ledger keeps them."""

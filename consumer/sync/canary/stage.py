@@ -21,8 +21,8 @@ from consumer.ledger.handling import events
 from consumer.ledger.handling.outcomes import QUARANTINED, delivered_only
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import PAID, status_of
-from consumer.lists.bookmark import Bookmark, ListOrder
-from consumer.lists.ends import Place, look
+from consumer.lists.bookmark import Bookmark, ListOrder, Place
+from consumer.lists.ends import look
 from consumer.payments import PaymentsError, Priority, UnexpectedAnswer
 from consumer.runtime.loop import Stage
 from consumer.sync.application import Application

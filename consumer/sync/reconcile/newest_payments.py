@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from consumer.ledger.reading.observation import Observation
 from consumer.ledger.reading.sync_state import KeptState
-from consumer.lists.bookmark import ListOrder
-from consumer.lists.ends import PAGES_AT_ONCE, Place, look
+from consumer.lists.bookmark import ListOrder, Place
+from consumer.lists.ends import PAGES_AT_ONCE, look
 from consumer.payments import Payment, Priority
 from consumer.sync.application import Application
 from consumer.sync.reconcile.comparison import Comparison

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from consumer.lists.ends import Place
+from consumer.lists.bookmark import Place
 from consumer.sync.reconcile.comparison import Comparison
 from consumer.sync.reconcile.drift import LISTED_MAX, UNPLACED_MAX, Drift, DriftReport
 from consumer.sync.reconcile.lists import Unplaced
