@@ -45,5 +45,6 @@ READING: Final[Mapping[str, str]] = {
     "reconcile_braked": "the last reconcile was stopped by its brake",
     "refused_at": "credentials were refused",
     "looked_at": "both ends were last compared",
+    "unread": "events listed in brief that could not be read yet",
     "unplaced_paid": "paid orders the last reconcile could not keep",
 }
