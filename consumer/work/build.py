@@ -51,7 +51,7 @@ def build_worker(
     name = worker_id()
     pauser = Pauser(database=database, registry=registry, clock=clock, observer=observer, worker=name)
     executor = Executor(LoopPool(on_harm=pauser.harm, lost_after_s=config.lost_after_s), give_up=give_up)
-    breakers = Breakers(observer.breaker, clock.monotonic)
+    breakers = Breakers(observer.breaker, clock.monotonic, locators)
     relay = Relay(database=database, broker=broker, topic=config.topic, clock=clock, worker=name)
     dead_letters = DeadLetters(
         database=database,

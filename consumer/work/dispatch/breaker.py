@@ -18,6 +18,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 PATIENCE_S = 3 * 86400.0
+PROBE_S, PUT_OFF_MOST_S = 1.0, 60.0
+BEHIND = 0.1
+"""What failed is due behind those that were put off to the same probe, by this share of the wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class BreakerPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class Breaker:
-    """One handler's breaker in one process."""
+    """One handler's breaker in one process, for one application's runs."""
 
     streak: int = 0
     has_succeeded: bool = False
@@ -80,6 +83,19 @@ class Breaker:
         if self.probing or self._waits(now):
             return 0
         return min(1, limit)
+
+    def put_off_s(self, now: datetime) -> float:
+        """For how long a run waits that may not start now: until the next probe; while one is under way, for as long
+        again as that has taken."""
+        if self.until is None:
+            return 0.0
+        ahead_s = (self.until - now).total_seconds()
+        return ahead_s if self._waits(now) else min(max(-ahead_s, PROBE_S), PUT_OFF_MOST_S)
+
+    def spared_s(self, now: datetime) -> float:
+        """For how long one waits that did not get through and is spared: behind those that the next probe is for."""
+        ahead_s = 0.0 if self.until is None else (self.until - now).total_seconds()
+        return max(ahead_s, 0.0) + self.wait_s * BEHIND
 
     def probed(self) -> Breaker:
         """A run was started; while half-open it is the probe, and no other may start."""

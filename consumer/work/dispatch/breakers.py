@@ -7,7 +7,7 @@ its runs wait at no cost, and the other's go on; the handler waits as a whole wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -20,19 +20,25 @@ from consumer.work.dispatch.breaker import Breaker, BreakerPolicy, Strike
 from consumer.work.outcome import Failed, Outcome, Succeeded
 
 LATER = datetime.max.replace(tzinfo=UTC)
+LAPSES_S = 600.0
+"""Ten times as long as the longest wait for a probe."""
 
 
 class Breakers:
     """`on_change` is told when one opens or closes: handler's name, and whether it is open. `monotonic`: the clock by
-    which it is said again that a handler waits, as its probes go on failing."""
+    which it is said again that a handler waits, as its probes go on failing. `applications`: all whose runs may come;
+    of those that none came of yet it is not known that nobody answers."""
 
     def __init__(
         self,
         on_change: Callable[[str, bool], None] = lambda _name, _open: None,
         monotonic: Callable[[], float] = time.monotonic,
+        applications: Collection[str] = (),
     ) -> None:
         self._on_change = on_change
         self._monotonic = monotonic
+        self._applications = frozenset(applications)
+        self._asked_at: dict[tuple[str, str], float] = {}
         self._all: dict[str, dict[str, Breaker]] = {}
         self._waits: dict[tuple[str, str], Condition] = {}
         self._answered: dict[str, datetime] = {}
@@ -44,8 +50,18 @@ class Breakers:
 
     def is_open(self, handler: str) -> bool:
         """Whether this handler waits as a whole: what it depends on answers for none of its applications."""
-        of_each = self._all.get(handler, {}).values()
-        return bool(of_each) and all(one.is_open for one in of_each)
+        of_each = self._all.get(handler, {})
+        is_open = bool(of_each) and all(one.is_open for one in of_each.values())
+        return is_open and of_each.keys() >= self._applications
+
+    def lapse(self) -> None:
+        """Close those that no run came to for long, as a probe would: its last may have been another worker's, or an
+        operator's, and nothing here waits."""
+        oldest = self._monotonic() - LAPSES_S
+        for handler, of_each in self._all.items():
+            for application, one in of_each.items():
+                if one.is_open and not one.probing and self._asked_at[handler, application] <= oldest:
+                    self._set(handler, application, Breaker())
 
     def answered(self) -> Mapping[str, datetime]:
         """When an attempt last succeeded, of which nobody has noted it yet, by handler; without those that are open
@@ -69,7 +85,7 @@ class Breakers:
         if found is None or not found.is_open:
             return None
         if not found.room(now, 1):
-            return Failed(Failure(RetryLater.code, found.reason, after_s=found.wait_s), "")
+            return Failed(Failure(RetryLater.code, found.reason, after_s=found.put_off_s(now)), "")
         self._all[handler.name][run.application] = found.probed()
         return None
 
@@ -110,6 +126,7 @@ class Breakers:
 
     def _set(self, handler: str, application: str, after: Breaker) -> None:
         was_open = self._waits_for_some(handler)
+        self._asked_at[handler, application] = self._monotonic()
         self._all.setdefault(handler, {})[application] = after
         self._say(handler, application, after)
         if (is_open := self._waits_for_some(handler)) != was_open:
@@ -138,5 +155,4 @@ def _told(of_each: Mapping[str, Breaker]) -> Breaker:
 
 
 def _spared(outcome: Failed, breaker: Breaker, now: datetime) -> Failed:
-    until_s = (breaker.until - now).total_seconds() if breaker.until is not None else 0.0
-    return replace(outcome, failure=replace(outcome.failure, after_s=max(until_s, 0.0)))
+    return replace(outcome, failure=replace(outcome.failure, after_s=breaker.spared_s(now)))

@@ -18,6 +18,7 @@ class WaitingHandlers:
     async def tell(self, *, anew: bool) -> None:
         """Write down which handlers wait, when that has changed. `anew`: also what has not, as another worker may have
         taken it back. Raises LedgerError."""
+        self._breakers.lapse()
         waiting = self._breakers.open()
         told = {name: breaker.is_alone for name, breaker in waiting.items()}
         if told == self._told and not (anew and told):

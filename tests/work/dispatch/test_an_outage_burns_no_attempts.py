@@ -107,6 +107,11 @@ async def test_an_outage_of_one_shop_s_warehouse_costs_it_no_attempts_while_anot
             raise ConnectionRefusedError("its warehouse does not answer")
         shipped.add(event.id)
 
+    async def whose_waits() -> bool:
+        async with database.reading() as session:
+            [row] = await handlers.everyone(session)
+        return (row.waiting_reason or "").startswith("far: ")
+
     shop = Workshop(database, broker, [ship], applications=("near", "far"))
     async with shop.working():
         for number in range(40):
@@ -117,9 +122,35 @@ async def test_an_outage_of_one_shop_s_warehouse_costs_it_no_attempts_while_anot
         assert await shop.count("ship", "dead", 0)
         assert shop.figure("consumer_work_breaker_open", handler="ship") == 1
         assert calls["far"] < 40, "what waits is not tried"
-        async with database.reading() as session:
-            [row] = await handlers.everyone(session)
-        assert row.waiting_reason is None or row.waiting_reason.startswith("far: ")
+        await eventually(whose_waits)
         answers = True
         await eventually(lambda: shop.all_succeeded(80), within_s=30)
     assert shop.figure("consumer_work_breaker_open", handler="ship") == 0
+
+
+# case: R10, R11, G8
+@pytest.mark.slow
+async def test_one_order_that_never_gets_through_holds_up_its_shop_no_longer_than_where_it_is_the_only_shop(
+    database: Database, broker: Broker
+) -> None:
+    shipped: set[str] = set()
+    tried: Counter[str] = Counter()
+
+    @handles("order.paid", attempts=7, first_wait_s=0.01, max_wait_s=0.02)
+    async def ship(event: Event, ctx: Context) -> None:
+        tried[event.id] += 1
+        if event.id == "evt_poison":
+            raise ConnectionRefusedError("its own address does not answer")
+        shipped.add(event.id)
+
+    shop = Workshop(database, broker, [ship], applications=("near", "far"))
+    async with shop.working():
+        await shop.publish(order_paid("near", application="near"))
+        await eventually(lambda: "evt_near" in shipped)
+        await shop.publish(order_paid("poison", application="far"))
+        await eventually(
+            lambda: tried["evt_poison"] >= 6 and shop.figure("consumer_work_breaker_open", handler="ship") == 1
+        )
+        await shop.publish(*[order_paid(f"good-{number}", application="far") for number in range(3)])
+        await eventually(lambda: {f"evt_good-{number}" for number in range(3)} <= shipped, within_s=20)
+        await eventually(lambda: shop.count("ship", "dead", 1), within_s=30)

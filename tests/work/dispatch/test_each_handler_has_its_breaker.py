@@ -15,7 +15,7 @@ from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Context, Event, Handler
 from consumer.retry import Failure, RetryPolicy
 from consumer.work.dispatch.breaker import PATIENCE_S
-from consumer.work.dispatch.breakers import Breakers
+from consumer.work.dispatch.breakers import LAPSES_S, Breakers
 from consumer.work.outcome import Failed, Outcome, Succeeded
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,10 +41,12 @@ def run(number: int = 1, *, attempts: int = 0, age_s: float = 0.0, application: 
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, *applications: str) -> None:
         self.told: list[tuple[str, bool]] = []
         self.clock = DrivenClock()
-        self.breakers = Breakers(lambda name, is_open: self.told.append((name, is_open)), self.clock.monotonic)
+        self.breakers = Breakers(
+            lambda name, is_open: self.told.append((name, is_open)), self.clock.monotonic, applications
+        )
 
     def judge(
         self, outcome: Outcome, name: str = "h", *, number: int = 1, attempts: int = 0, application: str = "a"
@@ -79,7 +81,7 @@ def test_the_third_in_a_row_opens_it_for_that_handler_alone_and_is_spared_until_
     assert [world.judge(AWAY, number=1), world.judge(AWAY, "other"), world.judge(AWAY, number=2)] == [AWAY] * 3
     assert not world.breakers.is_open("h")
     assert not world.breakers.open()
-    assert world.judge(AWAY, number=3) == replace(AWAY, failure=replace(AWAY.failure, after_s=1.0))
+    assert world.judge(AWAY, number=3) == replace(AWAY, failure=replace(AWAY.failure, after_s=1.1)), "behind the others"
     assert (world.breakers.is_open("h"), world.breakers.is_open("other"), world.breakers.is_open("unseen")) == (
         True, False, False,
     )  # fmt: skip
@@ -155,7 +157,7 @@ def test_what_was_under_way_when_it_opened_is_tried_at_once_where_the_wait_is_ov
     breakers = World().opened().breakers
     found = breakers.judge(handler(), run(9), AWAY, NOW + timedelta(seconds=5))
     assert isinstance(found, Failed)
-    assert found.failure.after_s == 0.0
+    assert found.failure.after_s == 0.1
 
 
 # case: R11, G8
@@ -186,6 +188,61 @@ def test_of_the_shop_that_waits_one_goes_as_a_probe() -> None:
     world.judge(Succeeded())
     assert world.breakers.start(handler(), run(2), then) is None
     assert world.told == [("h", True), ("h", False)]
+
+
+def test_what_fails_as_a_probe_is_due_behind_those_that_were_put_off_to_the_same_one() -> None:
+    """Else one that is never reachable is the probe each time, and its whole shop stands still."""
+    world = World().opened()
+    world.judge(Succeeded(), application="b")
+    now, wait_s = NOW + timedelta(seconds=1), 2.0
+    for _ in range(8):
+        assert world.breakers.start(handler(), run(1), now) is None
+        spared = world.breakers.judge(handler(), run(1), AWAY, now)
+        put_off = world.breakers.start(handler(), run(2), now)
+        assert isinstance(spared, Failed)
+        assert put_off is not None
+        assert put_off.failure.after_s == min(wait_s, 60.0)
+        assert spared.failure.after_s == pytest.approx(1.1 * min(wait_s, 60.0))
+        now, wait_s = now + timedelta(seconds=min(wait_s, 60.0)), 2 * wait_s
+
+
+def test_while_a_probe_is_under_way_the_others_look_ever_more_rarely() -> None:
+    world = World().opened()
+    world.judge(Succeeded(), application="b")
+    began = NOW + timedelta(seconds=1)
+    assert world.breakers.start(handler(), run(1), began) is None
+    waits = []
+    for passed in (0.0, 1.0, 2.0, 30.0, 7200.0):
+        put_off = world.breakers.start(handler(), run(2), began + timedelta(seconds=passed))
+        assert put_off is not None
+        waits.append(put_off.failure.after_s)
+    assert waits == [1.0, 1.0, 2.0, 30.0, 60.0]
+
+
+def test_a_shop_of_which_no_run_came_yet_does_not_wait_for_another_s_warehouse() -> None:
+    world = World("a", "b").opened()
+    assert not world.breakers.is_open("h")
+    assert world.breakers.room(handler(), NOW, 7) == 7
+    assert world.breakers.start(handler(), run(application="b"), NOW) is None
+    assert world.breakers.open()["h"].reason == "refused"
+    alone = World("a").opened()
+    assert alone.breakers.is_open("h")
+
+
+def test_what_no_run_comes_to_any_more_lapses() -> None:
+    """The last run of it was another worker's: nothing here waits, and `status` is not to say so for ever."""
+    world = World().opened()
+    world.clock.advance(LAPSES_S - 1)
+    world.breakers.lapse()
+    assert world.breakers.open()
+    world.clock.advance(1)
+    world.breakers.lapse()
+    assert (world.told, world.breakers.open()) == ([("h", True), ("h", False)], {})
+    hanging = World().opened()
+    assert hanging.breakers.start(handler(), run(), NOW + timedelta(seconds=1)) is None
+    hanging.clock.advance(9 * LAPSES_S)
+    hanging.breakers.lapse()
+    assert hanging.breakers.open(), "its probe is under way"
 
 
 def test_where_no_shop_s_warehouse_answers_the_handler_waits_as_a_whole() -> None:
