@@ -25,26 +25,29 @@ def command(words: str, *given: str, options: str = "") -> str:
     return " ".join(part for part in parts if part)
 
 
-def elsewhere(application: str) -> str:
-    """The option that names an application; none for `default`, which a command means anyhow."""
-    return "" if application == "default" else f"--application {quote(application)}"
+def of_application(application: str) -> str:
+    """The option that names an application. `default` is named, too: without it some commands mean all of them, and
+    others the only one that is set up, whatever its name."""
+    return f"--application {quote(application)}"
 
 
 def explain(kind: str, id_: str, application: str = "default") -> str:
     """Says why an order, a subscription or a customer stands where it does."""
-    return command(f"consumer explain {kind}", id_, options=elsewhere(application))
+    return command(f"consumer explain {kind}", id_, options=of_application(application))
 
 
 def replay_command(
-    handler: str, *, since: datetime | None = None, order: str | None = None, application: str = "default"
+    handler: str, *, since: datetime | None = None, order: str | None = None, application: str | None = None
 ) -> str:
-    """The plan that lets a handler act on what it missed."""
+    """The plan that lets a handler act on what it missed: of one application, or of all."""
     words = ["consumer replay plan --handler", quote(handler)]
     if since is not None:
         words.append(f"--since {since:%Y-%m-%dT%H:%M:%SZ}")
     if order is not None:
         words.append(f"--order {quote(order)}")
-    return " ".join(filter(None, (*words, elsewhere(application))))
+    if application is not None:
+        words.append(of_application(application))
+    return " ".join(words)
 
 
 def redrive(event_id: str, application: str = "default") -> str:
@@ -94,4 +97,4 @@ def steps(subject: str, kind: str, application: str = "default") -> str:
 
 
 def _reasoned(application: str, *options: str) -> str:
-    return " ".join(filter(None, (*options, elsewhere(application), "--reason …")))
+    return " ".join((*options, of_application(application), "--reason …"))

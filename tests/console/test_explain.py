@@ -71,9 +71,9 @@ async def test_what_was_found_is_told_with_who_settled_it(sqlite_ledger: Databas
     assert closed["amount_mismatch"]["reason"] == "its cause is gone"
     held, double = [one for one in waits if one["at"] is None]
     assert (held["code"], double["code"]) == ("held.amount_mismatch", "finding.duplicate_payment"), "the hold is first"
-    assert held["waits"] == "an operator: consumer say fulfilment.released A1 --reason …"
+    assert held["waits"] == "an operator: consumer say fulfilment.released A1 --application default --reason …"
     assert held["detail"]["expected_amount"] == "10"
-    assert double["waits"] == "an operator: consumer findings close A1 duplicate_payment --reason …"
+    assert double["waits"] == "an operator: consumer findings close A1 duplicate_payment --application default --reason …"
     codes = [(one["code"], one.get("by")) for one in found["timeline"]]
     spoken, handled = codes.index(("fulfilment.released", "ada")), codes.index(("fulfilment.released", None))
     assert spoken < handled, "what a person said comes before the event that it became"
@@ -90,7 +90,7 @@ def test_an_id_like_an_option_stands_behind_the_options() -> None:
 def test_a_command_about_what_is_one_shop_s_names_it() -> None:
     """The same order id, the same event id may be another shop's, too."""
     assert redrive("evt_1", "far") == "consumer dead redrive --event evt_1 --application far --reason …"
-    assert redrive("evt_1") == "consumer dead redrive --event evt_1 --reason …"
+    assert redrive("evt_1") == "consumer dead redrive --event evt_1 --application default --reason …"
     told = replay_command("shop:ship", order="A 1", application="far")
     assert told == "consumer replay plan --handler shop:ship --order 'A 1' --application far"
 

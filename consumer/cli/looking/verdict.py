@@ -17,7 +17,7 @@ from consumer.console.alarms.late_decisions import LateDecision
 from consumer.console.alarms.queues import Queue
 from consumer.console.alarms.unfulfilled import HELD, Waiting
 from consumer.console.alarms.unread import Overdue
-from consumer.console.cure import command, elsewhere, explain, replay_command
+from consumer.console.cure import command, explain, of_application, replay_command
 from consumer.console.invariants.kept import Account
 from consumer.document import shown
 from consumer.errors import WrongApplication
@@ -112,7 +112,7 @@ def _open(queues: Sequence[Queue], now: datetime) -> Iterator[Finding]:
     for queue in queues:
         if queue.kind == UNDERWAY and _age_s(queue.oldest_at, now) < UNDERWAY_S:
             continue
-        listed = command(f"consumer findings list --kind {queue.kind}", options=elsewhere(queue.application))
+        listed = command(f"consumer findings list --kind {queue.kind}", options=of_application(queue.application))
         text = f"{queue.count} open finding(s) {queue.kind}: `{listed}`"
         yield Finding(Grade.DEGRADED, "findings_open", text)
 
@@ -234,7 +234,7 @@ def _look_at(one: Unreadable) -> str:
     """The command that says what is known of it, and what comes next."""
     if one.kind in ("order", "subscription"):
         return explain(one.kind, one.object_id, one.application)
-    return command("consumer find", one.object_id, options=elsewhere(one.application))
+    return command("consumer find", one.object_id, options=of_application(one.application))
 
 
 def _unarchived(last: LastPass) -> str:
@@ -268,7 +268,7 @@ def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:
             return f"; install a handler of {REQUESTED}, then `consumer replay plan --handler NAME`"
         case "retrying" | "parked":
             words = f"consumer events list --status {waiting.reason}"
-            listed = command(words, options=elsewhere(waiting.application))
+            listed = command(words, options=of_application(waiting.application))
             why = explain("order", "ID", waiting.application)
             return f"; `{listed}` names them, `{why}` why one waits, and until when"
         case _:

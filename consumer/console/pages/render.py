@@ -69,10 +69,9 @@ def environment() -> Environment:
 
 
 def link(page_: str, /, **query: object) -> str:
-    """The address of a page; what is None, or the application `default`, is left out."""
+    """The address of a page; what is None is left out. An application is named, whichever: a page without means
+    another where `default` is not set up."""
     given = {name: value for name, value in query.items() if value is not None}
-    if given.get("application") == "default":
-        del given["application"]
     return f"{PREFIX}/{page_}" + (f"?{urlencode(given)}" if given else "")
 
 

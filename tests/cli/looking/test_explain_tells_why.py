@@ -46,7 +46,7 @@ async def test_of_a_paid_order_and_a_customer_on_hold(consumer: Run, environ: di
         assert order["state"]["fulfilment"] == "requested"
         assert "order.paid" in json.dumps(order["timeline"])
         told = consumer("explain", "order", "A-1").stdout
-        assert re.search(r"  requested_at: - → \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(  |\n)", told), "as the page says it"
+        assert re.search(r"  requested at: - → \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ(  |\n)", told), "as the page says it"
 
         mistyped = consumer("explain", "order", "A-12")
         assert (mistyped.returncode, "near=A-1" in mistyped.stderr) == (1, True), mistyped.stderr

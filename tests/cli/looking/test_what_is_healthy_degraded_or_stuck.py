@@ -148,7 +148,7 @@ def test_what_waits_for_an_operator_is_told() -> None:
     queue = Queue(application="default", plugin="access", kind="unmapped_price", count=2, oldest_at=LONG_AGO)
     [finding] = judge(WELL, queues=[queue])
     assert (finding.code, finding.grade) == ("findings_open", Grade.DEGRADED)
-    assert "2 open finding(s) unmapped_price: `consumer findings list --kind unmapped_price`" in finding.text
+    assert "2 open finding(s) unmapped_price: `consumer findings list --kind unmapped_price --application default`" in finding.text
 
 
 def test_the_worst_counts() -> None:
@@ -296,7 +296,7 @@ def test_paid_orders_that_wait_are_stuck_unless_they_wait_for_a_decision(reason:
 
 
 # case: O5
-@pytest.mark.parametrize(("application", "named"), [("default", ""), ("shop", " --application shop")])
+@pytest.mark.parametrize(("application", "named"), [("default", " --application default"), ("shop", " --application shop")])
 def test_of_what_is_tried_again_it_says_how_to_see_which_and_why(application: str, named: str) -> None:
     waiting = Waiting(application=application, reason="retrying", count=2, oldest_at=NOW - timedelta(minutes=6))
     [finding] = judge(WELL, unfulfilled=[waiting])
@@ -341,7 +341,7 @@ def test_decisions_that_are_not_handed_on_degrade_with_the_command(reason: str, 
 @pytest.mark.parametrize("id_", ["order 2/ä", "it's;ls", "plain-1"])
 def test_the_command_that_tells_the_rest_can_be_pasted(id_: str) -> None:
     found = Found(application="default", kind="order", id=id_, subject=("order", id_))
-    assert shlex.split(explain_line(found)) == ["consumer", "explain", "order", id_]
+    assert shlex.split(explain_line(found)) == ["consumer", "explain", "order", id_, "--application", "default"]
 
 
 @pytest.mark.parametrize(

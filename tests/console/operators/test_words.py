@@ -269,7 +269,7 @@ async def test_a_stopped_revocation_can_be_released(sqlite_ledger: Database, pro
     assert (await projections.row(ENTITLEMENTS))["braked"]
     with pytest.raises(UsageError, match="revocations are stopped") as refused:  # who has ended would keep access
         await speak(sqlite_ledger, "access.finding_closed", "default", kind="brake")
-    assert "consumer say access.brake_released default --reason" in refused.value.line()
+    assert "consumer say access.brake_released default --application default --reason" in refused.value.line()
     await speak(sqlite_ledger, "access.brake_released", "access")
     await projections.relay()
     assert not (await projections.row(ENTITLEMENTS))["allowed"]
@@ -285,7 +285,7 @@ async def test_a_hold_is_not_closed_away(sqlite_ledger: Database, projections: P
     await world(projections)
     with pytest.raises(UsageError, match="the order is held") as refused:
         await speak(sqlite_ledger, "fulfilment.finding_closed", "held", kind="amount_mismatch")
-    assert "consumer say fulfilment.released held --reason" in refused.value.line()
+    assert "consumer say fulfilment.released held --application default --reason" in refused.value.line()
     await projections.feed(
         own("checkout.registered", "order:paid", {"session_id": "s3", "order_id": "paid", "expected_amount": "7"}),
         observed("order:paid", 6, {"status": "PAID", "amount": "8"}),
@@ -301,7 +301,7 @@ async def test_a_price_that_gives_nothing_is_not_closed_away(sqlite_ledger: Data
     await projections.feed(observed("subscription:S1", 1, record))
     with pytest.raises(UsageError, match="its price gives nothing") as refused:  # who pays would have no access
         await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unmapped_price")
-    assert "to [] where it gives nothing; then: consumer say access.recheck default --reason …" in refused.value.line()
+    assert "to [] where it gives nothing; then: consumer say access.recheck default --application default --reason …" in refused.value.line()
     unmapped["handlers.access.handler"]["entitlements"]["gold"] = []
     await speak(sqlite_ledger, "access.recheck", "default")
     await projections.relay()
@@ -326,7 +326,7 @@ async def test_a_subscription_of_nobody_is_not_closed_away(sqlite_ledger: Databa
     await world(projections)
     with pytest.raises(UsageError, match="nobody has its access") as refused:
         await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unresolved_subscriber")
-    assert "consumer say access.customer_attached S1 --set customer=… --reason …" in refused.value.line()
+    assert "consumer say access.customer_attached S1 --set customer=… --application default --reason …" in refused.value.line()
     await projections.feed(observed("subscription:S1", 6, {"status": "ENDED", "end_reason": "PAYER_CANCELED"}))
     await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unresolved_subscriber")
     await projections.relay()

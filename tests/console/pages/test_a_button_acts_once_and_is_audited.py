@@ -89,7 +89,7 @@ async def test_what_was_given_up_is_taken_back(sqlite_ledger: Database, pages: P
     # case: R12
     seen = unescape(SEEN.findall(await text(pages, "/console/event?id=evt_1"))[0])
     form = {"handler": facts.HANDLER, "event": "evt_1", "application": "default", "seen": seen, "reason": "no goods"}
-    assert await press(pages, "discard", **form) == (303, "/console/event?id=evt_1&done=discarded")
+    assert await press(pages, "discard", **form) == (303, "/console/event?id=evt_1&application=default&done=discarded")
     assert await statuses(sqlite_ledger) == ["skipped", "dead", "dead"]
     given_up = await text(pages, "/console/dead?discarded=1")
     form = {"handler": facts.HANDLER, "fingerprint": KINDS[0], "seen": unescape(SEEN.findall(given_up)[0])}
@@ -107,8 +107,8 @@ async def test_what_is_dead_of_an_order_is_tried_again_where_it_is_explained(
         await runs.add(session, [run], facts.NOW)
     (form,) = forms(await text(pages, "/console/order?id=A1"), "Try again")
     assert (await press(pages, "redrive", **form))[0] == 400, "without a reason"
-    assert await press(pages, "redrive", **form, reason="mended") == (303, "/console/order?id=A1&done=redriven")
-    assert await press(pages, "redrive", **form, reason="mended") == (303, "/console/order?id=A1&done=nothing")
+    assert await press(pages, "redrive", **form, reason="mended") == (303, "/console/order?id=A1&application=default&done=redriven")
+    assert await press(pages, "redrive", **form, reason="mended") == (303, "/console/order?id=A1&application=default&done=nothing")
     assert forms(await text(pages, "/console/order?id=A1"), "Try again") == []
     assert ("operator:console", "dead.redrive", "mended") in {
         (actor, action, reason) for actor, action, _, reason in await entries(sqlite_ledger)
@@ -153,7 +153,7 @@ async def test_a_held_order_is_let_go(sqlite_ledger: Database, projections: Proj
     await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
     assert "Let it go" in await text(pages, "/console/order?id=A1")
     word = {"word": "fulfilment.released", "subject": "A1", "application": "default", "reason": "a voucher"}
-    assert await press(pages, "say", **word) == (303, "/console/order?id=A1&done=said")
+    assert await press(pages, "say", **word) == (303, "/console/order?id=A1&application=default&done=said")
     projections.now = datetime.now(UTC) + timedelta(minutes=1)  # a page goes by the database's clock
     await projections.relay()
     seen = await text(pages, "/console/order?id=A1")
@@ -188,7 +188,7 @@ async def test_a_finding_is_closed(sqlite_ledger: Database, projections: Project
     assert subject is not None
     assert kind is not None
     word = {"word": "fulfilment.finding_closed", "subject": subject[1], "kind": kind[1], "reason": "refunded"}
-    assert await press(pages, "say", **word) == (303, "/console/findings?done=said")
+    assert await press(pages, "say", **word) == (303, "/console/findings?application=default&done=said")
     projections.now = datetime.now(UTC) + timedelta(minutes=1)  # a page goes by the database's clock
     await projections.relay()
     assert f'value="{kind[1]}"' not in await text(pages, "/console/findings")
@@ -205,7 +205,7 @@ async def test_what_holds_an_order_is_let_go_where_it_is_found(projections: Proj
     assert "<dt>expected amount, USDC</dt><dd>10</dd>" in seen
     assert forms(seen, "It is settled") == []
     (word,) = forms(seen, "Let it go")
-    assert await press(pages, "say", **word, reason="a voucher") == (303, "/console/order?id=A1&done=said")
+    assert await press(pages, "say", **word, reason="a voucher") == (303, "/console/order?id=A1&application=default&done=said")
 
 
 async def test_whose_a_subscription_is_cannot_be_pressed_away(projections: Projections, pages: Pages) -> None:
@@ -213,7 +213,7 @@ async def test_whose_a_subscription_is_cannot_be_pressed_away(projections: Proje
     await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE"}))
     seen = unescape(await text(pages, "/console/findings"))
     assert forms(seen, "It is settled") == []
-    assert "consumer say access.customer_attached S1 --set customer=… --reason …" in seen
+    assert "consumer say access.customer_attached S1 --set customer=… --application default --reason …" in seen
     word = {"word": "access.finding_closed", "subject": "S1", "kind": "unresolved_subscriber", "reason": "seen"}
     assert (await press(pages, "say", **word))[0] == 400
 
@@ -224,7 +224,7 @@ async def test_a_price_that_gives_nothing_cannot_be_pressed_away(projections: Pr
     await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE", "customer_reference": "c"}))
     seen = unescape(await text(pages, "/console/findings"))
     assert forms(seen, "It is settled") == []
-    assert "to [] where it gives nothing; then: <code>consumer say access.recheck default --reason …</code>" in seen
+    assert "to [] where it gives nothing; then: <code>consumer say access.recheck default --application default --reason …</code>" in seen
     word = {"word": "access.finding_closed", "subject": "S1", "kind": "unmapped_price", "reason": "seen"}
     assert (await press(pages, "say", **word))[0] == 400
 
@@ -244,7 +244,7 @@ async def test_a_quarantined_delivery_is_thrown_away(sqlite_ledger: Database, pa
 async def test_an_order_is_read_again(sqlite_ledger: Database, projections: Projections, pages: Pages) -> None:
     await projections.feed(own("checkout.registered", "order:A1", {"session_id": "s1", "order_id": "A1"}))
     known = {"kind": "order", "id": "A1", "application": "default"}
-    assert await press(pages, "read", **known) == (303, "/console/order?id=A1&done=asked")
+    assert await press(pages, "read", **known) == (303, "/console/order?id=A1&application=default&done=asked")
     assert "<strong>read</strong>" in await text(pages, "/console/order?id=A1")
     assert (await press(pages, "read", kind="order", id="A2"))[0] == 404
     assert (await press(pages, "read", kind="payment", id="A1"))[0] == 400

@@ -98,10 +98,10 @@ async def test_an_order_says_why_it_waits(projections: Projections, pages: Pages
     await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
     seen = unescape(await text(pages, "/console/order?id=A1"))
     assert "held.amount_mismatch" in seen
-    assert "an operator: <code>consumer say fulfilment.released A1 --reason …</code>" in seen
-    assert '<a href="/console/event?id=evt_1">evt_1</a>' in seen
-    assert '<a href="/console/customer?id=c1">c1</a>' in seen
-    assert "<code>consumer explain order A1</code>" in seen
+    assert "an operator: <code>consumer say fulfilment.released A1 --application default --reason …</code>" in seen
+    assert '<a href="/console/event?id=evt_1&application=default">evt_1</a>' in seen
+    assert '<a href="/console/customer?id=c1&application=default">c1</a>' in seen
+    assert "<code>consumer explain order A1 --application default</code>" in seen
     assert "hold - → amount_mismatch" in seen
 
 
@@ -112,7 +112,7 @@ async def test_a_subscription_and_its_customer(projections: Projections, pages: 
     await projections.relay()
     seen = await text(pages, "/console/subscription?id=S1")
     assert "<dt>status</dt><dd>ACTIVE</dd>" in seen
-    assert '<a href="/console/customer?id=c1">c1</a>' in seen
+    assert '<a href="/console/customer?id=c1&amp;application=default">c1</a>' in seen
     seen = await text(pages, "/console/customer?id=c1")
     assert "Subscriptions" in seen
     assert "What the customer may use" in seen
@@ -169,7 +169,7 @@ async def test_an_event_shows_its_runs_and_their_failures(pages: Pages, three_de
     # case: R4
     seen = await text(pages, "/console/event?id=evt_1")
     assert '<strong class="dead">dead</strong>' in seen
-    assert '<a href="/console/order?id=1">order:1</a>' in seen
+    assert '<a href="/console/order?id=1&amp;application=default">order:1</a>' in seen
     assert "Nothing has the name" in await text(pages, "/console/event?id=evt_none", 404)
 
 
@@ -345,7 +345,7 @@ async def test_times_in_what_changed_are_times(projections: Projections, pages: 
     assert 'period end - → <time datetime="2026-02-01T00:00:00+00:00">2026-02-01 00:00:00Z</time>' in seen
     assert re.search(r">[^<]*\d\dT\d\d:", seen) is None
     seen = await text(pages, "/console/audit")
-    event = r'<a href="/console/event\?id=(obs_\w+)">\1</a>'
+    event = r'<a href="/console/event\?id=(obs_\w+)&amp;application=default">\1</a>'
     assert re.search(rf"<td><time[^>]+>2026-01-01 [\d:]+Z</time>.+access:subscription.+{event}", seen) is not None
 
 
