@@ -88,7 +88,7 @@ def judge(
         found += alive(processes, now, expected=expected, within=expected_within, worker_seen_at=seen_at)
     for paid in unfulfilled:
         found += _unfulfilled(paid, now, shippers)
-    refuses = any(one.code == WEBHOOKS_REFUSED for one in found)
+    refuses = any(one.code == WEBHOOKS_REFUSED and one.grade is Grade.STUCK for one in found)
     for one in application_statuses:
         since = reader_since(processes, now, one.application)
         found += _reading(one, now, walk_late_s, signatures.get(one.application), since, refuses=refuses)
@@ -297,7 +297,8 @@ def _reading(
     refuses: bool,
 ) -> list[Finding]:
     """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32). `reader_since`: since when
-    the `sync` lives that reads it. `refuses`: webhooks come, and `serve` answers them 503: that is no silence."""
+    the `sync` lives that reads it. `refuses`: webhooks come, and `serve` answers most of them 503: that is no silence,
+    where a few, which may be another application's, hide none."""
     if not one.has_credentials:
         wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
         text = f"{one.application}: no API credentials: {wait}what webhooks lose stays lost"

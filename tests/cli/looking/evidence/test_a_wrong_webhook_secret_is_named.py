@@ -48,6 +48,14 @@ def test_webhooks_that_come_and_are_answered_503_are_no_silence() -> None:
     assert finding.code == "webhooks_refused"
 
 
+# case: O1
+def test_a_few_that_are_answered_503_hide_nobodys_silence() -> None:
+    """They may be another application's: whose endpoint was disabled was told nothing."""
+    silent = replace(READ, silent_since=NOW - timedelta(minutes=2))
+    told = found(living("serve", answered=10_000, refused=3), reading=silent)
+    assert {one.code for one in told} == {"webhooks_refused", "webhooks_silent"}
+
+
 # case: I20
 def test_a_flood_of_forgeries_is_no_finding_where_the_list_shows_nothing_new() -> None:
     assert found(serve(refused=9999, signed=9999), reading=READ) == []
