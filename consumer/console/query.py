@@ -150,7 +150,10 @@ class QueryApi:
             return answer(await view(session, application, id_))
 
     def _application(self, request: web.Request) -> str:
-        name = request.query.get("application", self._unnamed)
+        name = request.query.get("application")
+        if name is None and self._unnamed not in self._applications:
+            raise UsageError("name the application by ?application=: there are several, and none is `default`")
+        name = self._unnamed if name is None else name
         if name not in self._applications:
             raise NotFound("the application is unknown")
         return name

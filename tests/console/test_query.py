@@ -141,7 +141,17 @@ async def test_the_only_application_need_not_be_named(open_api: Open, projection
     # case: G8, F25
     await projections.feed(said("order.paid", "evt_1", trust=Trust.READ, order_id="A1", application="other"))
     assert (await get(await open_api(applications=["other"]), "/api/orders/A1"))[0] == 200
-    assert (await get(await open_api(applications=["other", "shop"]), "/api/orders/A1"))[0] == 404
+
+
+async def test_of_several_applications_without_a_default_one_must_be_named(open_api: Open) -> None:
+    """Another application was added, and every unnamed request was 404: to a shop, whose access all was gone."""
+    # case: G8, F25
+    api = await open_api(applications=["near", "far"])
+    for path in ("/api/orders/A1", "/api/customers/alice/access", "/api/findings"):
+        status, body = await get(api, path)
+        assert (status, body["error"]["code"]) == (400, "bad_request")
+        assert "name the application" in body["error"]["message"]
+    assert (await get(api, "/api/customers/alice/access?application=near"))[0] == 200
 
 
 async def test_a_subscription_with_its_end_reason(api: Client, projections: Projections) -> None:
