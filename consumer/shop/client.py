@@ -40,11 +40,23 @@ class Shop:
         self._stack = AsyncExitStack()
 
     @classmethod
-    def at(cls, base_url: str, app_id: str, app_secret: str, *, query_api: str, token: str | None = None) -> Shop:
+    def at(
+        cls,
+        base_url: str,
+        app_id: str,
+        app_secret: str,
+        *,
+        query_api: str,
+        token: str | None = None,
+        application: str | None = None,
+    ) -> Shop:
         """`base_url`, `app_id`, `app_secret`: as SVC_BASE_URL, SVC_APP_ID, SVC_APP_SECRET. `query_api`: where the role
-        `console` listens, `token` its CONSUMER_API_TOKEN. Raises SettingsError."""
+        `console` listens, `token` its CONSUMER_API_TOKEN, `application` what the consumer calls this one; None: its
+        only one, or its `default`. Raises SettingsError."""
         secrets = [one.strip() for one in app_secret.split(",") if one.strip()]
-        return cls(PaymentsClient(base_url, Credentials(app_id, secrets)), QueryApi(query_api, token))
+        return cls(
+            PaymentsClient(base_url, Credentials(app_id, secrets)), QueryApi(query_api, token, application=application)
+        )
 
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self.payments)

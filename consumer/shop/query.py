@@ -22,10 +22,11 @@ ANSWER_MAX_BYTES: Final = 4 * 1024 * 1024
 
 class QueryApi:
     """Use as `async with`. `base_url`: the internal address of the role `console` (`http://…:9090`); `token`: its
-    CONSUMER_API_TOKEN; neither belongs into a browser. `timeout_s` bounds one request."""
+    CONSUMER_API_TOKEN; neither belongs into a browser. `application`: whose orders and customers are asked for; None:
+    the consumer's only one, or its `default`. `timeout_s` bounds one request."""
 
     def __init__(
-        self, base_url: str, token: str | None = None, *, application: str = "default", timeout_s: float = 5.0
+        self, base_url: str, token: str | None = None, *, application: str | None = None, timeout_s: float = 5.0
     ) -> None:
         self._base_url = base_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -88,7 +89,8 @@ class QueryApi:
         """The answer, None for 404."""
         if self._session is None:
             raise QueryFailed("not started: use it as `async with`")
-        url = URL(f"{self._base_url}/api/{path}?application={_quoted(self._application)}", encoded=True)
+        whose = "" if self._application is None else f"?application={_quoted(self._application)}"
+        url = URL(f"{self._base_url}/api/{path}{whose}", encoded=True)
         try:
             async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
                 if answer.status == HTTPStatus.NOT_FOUND:

@@ -37,8 +37,10 @@ class Consumer:
     def __init__(self) -> None:
         self.status = 200
         self.asked: list[tuple[str, str, object]] = []
+        self.queries: list[str] = []
 
     async def answer(self, request: web.Request) -> web.Response:
+        self.queries.append(request.query_string)
         self.asked.append(
             (request.method, request.rel_url.raw_path, await request.json() if request.can_read_body else None)
         )
@@ -101,6 +103,15 @@ async def test_one_that_cannot_be_registered_is_held(shop: Shop, consumer: tuple
         assert len(consumer[0].asked) == shop_client.REGISTER_TRIES
         consumer[0].status = 200
         await shop.register(missed.value.checkout, customer="ada", expected_amount="12.50")
+
+
+# case: G8
+async def test_an_application_is_named_where_the_shop_names_one(consumer: tuple[Consumer, str]) -> None:
+    """It named `default` unasked: where the only one has another name, every order was unknown."""
+    for named, sent in ((None, ""), ("near", "application=near")):
+        async with Shop.at(consumer[1], "svc_app_1", "svc_sk_live_1", query_api=consumer[1], application=named) as shop:
+            await shop.query_api.read_order("A-1")
+        assert consumer[0].queries.pop() == sent
 
 
 # case: F27
