@@ -185,21 +185,23 @@ async def look(settings: Settings, problems: Sequence[str]) -> Look:
     wrong with the settings."""
     found = Look()
     try:
-        async with _in_time(), ledger(settings, lock_s=LOCK_S) as database, database.reading() as session:
-            # By the database's clock: this machine's may be wrong, and the processes' too.
-            found.figures = figures = await health.figures(session, await shared_time(session))
-            found.processes = await processes.listed(session)
-            found.waiting = await unfulfilled(session)
-            found.held = await longest_held(session)
-            found.reading = await _reading(session, settings, found.processes, figures.at)
-            without = [one.name for one in settings.applications if not one.has_credentials]
-            found.lost = await unread(session, without, figures.at)
-            late_reads = await overdue(session, figures.at)
-            late = await late_decisions(session, figures.at)
-            broken = await accounts.wrong(session, figures.at)
-            open_queues = await queues(session)
-            memories = await remembered(session, settings)
-            last_pass = await passes.load(session)
+        async with _in_time(), ledger(settings, lock_s=LOCK_S) as database:
+            async with database.reading() as session:
+                # By the database's clock: this machine's may be wrong, and the processes' too.
+                found.figures = figures = await health.figures(session, await shared_time(session))
+                found.processes = await processes.listed(session)
+                found.waiting = await unfulfilled(session)
+                found.held = await longest_held(session)
+                found.reading = await _reading(session, settings, found.processes, figures.at)
+                without = [one.name for one in settings.applications if not one.has_credentials]
+                found.lost = await unread(session, without, figures.at)
+                late_reads = await overdue(session, figures.at)
+                late = await late_decisions(session, figures.at)
+                broken = await accounts.wrong(session, figures.at)
+                open_queues = await queues(session)
+                memories = await remembered(session, settings)
+                last_pass = await passes.load(session)
+            # This may wait for seconds, and who reads so long keeps others waiting.
             refused = await _why_unheard(database, found.processes, figures.at)
     except LedgerError as error:
         told = Finding(Grade.UNKNOWN, error.code, error.sentence() + _asked(error, settings) + _cure(error))

@@ -25,6 +25,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlmodel import SQLModel
 
 from consumer import sqlite_file
 from consumer.causes import is_for_want_of_room, of_database, of_disk
@@ -68,16 +69,21 @@ AWAITING = text(
     " AND clock_timestamp() - query_start > make_interval(secs => CAST(:late_s AS float))"
 )
 
-# Who holds whole tables against writes, and whether one of ours waits for it: raw, as PostgreSQL alone tells it.
+# Who holds whole tables of ours against writes, or waits to (all others wait behind him), and whether one of ours waits
+# for it: raw, as PostgreSQL alone tells it. A prepared transaction has no process.
 HELD = text(
-    "SELECT held.pid, held.relation::regclass::text, EXISTS (SELECT FROM pg_locks AS waits"
+    "SELECT held.pid, held.relation::regclass::text, held.granted,"
+    " CASE WHEN NOT held.granted THEN (pg_blocking_pids(held.pid))[1] END AS behind,"
+    " EXISTS (SELECT FROM pg_locks AS waits"
     " JOIN pg_stat_activity AS ours ON ours.pid = waits.pid AND ours.usename = current_user"
     " WHERE waits.database = held.database AND waits.relation = held.relation AND NOT waits.granted"
+    " AND waits.pid IS DISTINCT FROM held.pid"
     " AND clock_timestamp() - ours.query_start > make_interval(secs => CAST(:late_s AS float))) AS keeps"
     " FROM pg_locks AS held JOIN pg_database AS here ON here.oid = held.database AND here.datname = current_database()"
-    " WHERE held.granted AND held.locktype = 'relation'"
+    " WHERE held.locktype = 'relation'"
+    " AND held.relation IN (SELECT to_regclass(quote_ident(name)) FROM unnest(CAST(:ours AS text[])) AS name)"
     " AND held.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
-    " ORDER BY keeps DESC, held.pid LIMIT 1"
+    " ORDER BY keeps DESC, held.granted DESC, held.pid LIMIT 1"
 )
 
 # SQLSTATE classes and codes after which the same may well work: connection, transaction rollback (deadlock), out of
@@ -191,17 +197,17 @@ class Database:
                 raise LedgerAwaitsReplica
 
     async def require_unlocked(self) -> None:
-        """Raises LedgerLocked, with the server's process and the table, where a whole table is held against writes and
-        one of ours waits for it: all else is written meanwhile. Ours give up after some seconds, and come again: where
-        one is held, it is looked for so long. LedgerError when nobody answers."""
+        """Raises LedgerLocked, with the server's process and the table, where a whole table of ours is held against
+        writes and one of ours waits for it: all else is written meanwhile. Ours give up after some seconds, and come
+        again: where one is held, it is looked for so long. LedgerError when nobody answers."""
+        asked = {"late_s": LOCK_LATE_S, "ours": list(SQLModel.metadata.tables)}
         for _ in range(LOCK_LOOKS if self.dialect == "postgresql" else 0):
             async with self.reading() as session:
-                held = (await session.execute(HELD, {"late_s": LOCK_LATE_S})).first()
+                held = (await session.execute(HELD, asked)).first()
             if held is None:
                 return
-            pid, table, keeps = held
-            if keeps:
-                raise LedgerLocked(f"PostgreSQL's process {pid} holds table {table} locked", pid=pid)
+            if held.keeps:
+                raise _locked(*held[:4])
             await asyncio.sleep(LOCK_LATE_S / 2)
 
     async def check(self) -> bool:
@@ -262,6 +268,17 @@ class translated:  # noqa: N801 - reads as a word: with translated():
                 raise LedgerUnavailable(reason=name, path=self._path) from error
             if is_missing_table(error):
                 raise SchemaOutdated from error
+
+
+def _locked(pid: int | None, table: str, is_granted: bool, behind: int | None) -> LedgerLocked:
+    """`behind`: the process that who is not granted the lock waits for; 0 or None where it is no process."""
+    who = "A prepared transaction (`SELECT * FROM pg_prepared_xacts`)"
+    if pid is not None:
+        who = f"PostgreSQL's process {pid}"
+    if is_granted:
+        return LedgerLocked(f"{who} holds table {table} locked", pid=pid)
+    first = f"process {behind}" if behind else "a prepared transaction (`SELECT * FROM pg_prepared_xacts`)"
+    return LedgerLocked(f"{who} waits for {first} to lock table {table}, and all others wait behind it", pid=pid)
 
 
 def is_unavailable(error: DBAPIError) -> bool:

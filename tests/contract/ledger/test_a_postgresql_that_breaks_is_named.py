@@ -177,13 +177,83 @@ async def test_a_table_that_somebody_holds_is_named_with_who_holds_it(
     """One table alone is held, and all others are written: who waited for the leases was told after two minutes, by
     what was not published meanwhile."""
     monkeypatch.setattr(module, "LOCK_LATE_S", 0.1)
-    await say(database, "CREATE TABLE led (x integer)")
-    stranger = await asyncpg.connect(make_url(server.uri).set(database=database.engine.url.database).render_as_string())
+    await say(database, "CREATE TABLE leases (x integer)")
+    stranger = await connect(database, server)
     holding = stranger.transaction()
     await holding.start()
-    await stranger.execute("LOCK TABLE led IN EXCLUSIVE MODE")
+    await stranger.execute("LOCK TABLE leases IN EXCLUSIVE MODE")
     await database.require_unlocked()
-    waiting = asyncio.create_task(say(database, "INSERT INTO led VALUES (1)"))
+    waiting = asyncio.create_task(say(database, "INSERT INTO leases VALUES (1)"))
+    said = await who_locks(database)
+    pid = await stranger.fetchval("SELECT pg_backend_pid()")
+    await holding.rollback()
+    await stranger.close()
+    await asyncio.wait_for(waiting, 20)
+    assert said == f"PostgreSQL's process {pid} holds table leases locked"
+    await database.require_unlocked()
+
+
+# case: O2
+async def test_who_waits_for_a_table_behind_a_reader_is_named_with_the_reader(
+    database: Database, server: StoppableServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commonest way to lock a table: an ALTER TABLE behind an idle transaction, and all others behind it."""
+    monkeypatch.setattr(module, "LOCK_LATE_S", 0.1)
+    await say(database, "CREATE TABLE leases (x integer)")
+    idle, alters = await connect(database, server), await connect(database, server)
+    reading = idle.transaction()
+    await reading.start()
+    await idle.fetch("SELECT * FROM leases")
+    altering = asyncio.create_task(alters.execute("ALTER TABLE leases ADD COLUMN y integer"))
+    pids = await idle.fetchval("SELECT pg_backend_pid()"), alters.get_server_pid()
+
+    async def is_queued() -> bool:
+        return bool(await idle.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+    await eventually(is_queued, within_s=20, every_s=0.05, what="it waits")
+    waiting = asyncio.create_task(say(database, "INSERT INTO leases VALUES (1)"))
+    said = await who_locks(database)
+    await reading.rollback()
+    await asyncio.wait_for(asyncio.gather(altering, waiting), 20)
+    await idle.close()
+    await alters.close()
+    assert said == (
+        f"PostgreSQL's process {pids[1]} waits for process {pids[0]} to lock table leases, "
+        "and all others wait behind it"
+    )
+
+
+# case: O2
+async def test_a_prepared_transaction_that_holds_a_table_is_told_as_one() -> None:
+    """It has no process: `process None` was told."""
+    assert "A prepared transaction" in module._locked(None, "leases", True, None).sentence()
+    assert "waits for a prepared transaction" in module._locked(7, "leases", False, 0).sentence()
+
+
+# case: O2
+async def test_what_strangers_lock_in_the_same_database_is_not_waited_for(
+    database: Database, server: StoppableServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked waited for six seconds, for a temporary table."""
+    monkeypatch.setattr(module, "LOCK_LATE_S", 3600.0)
+    stranger = await connect(database, server)
+    holding = stranger.transaction()
+    await holding.start()
+    await stranger.execute("CREATE TABLE theirs (x integer)")
+    await stranger.execute("CREATE INDEX of_theirs ON theirs (x)")
+    await stranger.execute("CREATE TEMPORARY TABLE leases (x integer)")
+    await asyncio.wait_for(database.require_unlocked(), 20)
+    await holding.rollback()
+    await stranger.close()
+
+
+async def connect(database: Database, server: StoppableServer) -> asyncpg.Connection:
+    """A stranger's connection to the same database."""
+    return await asyncpg.connect(make_url(server.uri).set(database=database.engine.url.database).render_as_string())
+
+
+async def who_locks(database: Database) -> str:
+    """What is told of a table that is held, as soon as it is told."""
 
     async def told() -> str:
         try:
@@ -192,13 +262,8 @@ async def test_a_table_that_somebody_holds_is_named_with_who_holds_it(
             return error.sentence()
         return ""
 
-    said = await eventually(told, within_s=20, every_s=0.1, what="who holds it is told")
-    pid = await stranger.fetchval("SELECT pg_backend_pid()")
-    await holding.rollback()
-    await stranger.close()
-    await asyncio.wait_for(waiting, 20)
-    assert said == f"PostgreSQL's process {pid} holds table led locked"
-    await database.require_unlocked()
+    said: str = await eventually(told, within_s=20, every_s=0.1, what="who holds it is told")
+    return said
 
 
 # case: O2

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker import GroupReport
 from consumer.cli.looking import status
@@ -44,3 +47,30 @@ def test_status_looks_at_the_processes_again(
     said = desk.call("status").stdout
     assert ("[group_shared]" in said) == bool(also)
     assert "(shop-" not in said
+
+
+def test_who_asks_what_is_locked_has_ended_his_own_reading(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may ask for six seconds: a reading that is open so long keeps an ALTER TABLE waiting, and all behind it."""
+    # case: O2
+    assert desk.call("db", "upgrade").returncode == 0
+    begun: list[int] = []
+    reading, unlocked = Database.reading, Database.require_unlocked
+    still_open: list[int] = []
+
+    @asynccontextmanager
+    async def counted(self: Database) -> AsyncIterator[AsyncSession]:
+        begun.append(1)
+        try:
+            async with reading(self) as session:
+                yield session
+        finally:
+            begun.pop()
+
+    async def asked(self: Database) -> None:
+        still_open.append(len(begun))
+        await unlocked(self)
+
+    monkeypatch.setattr(Database, "reading", counted)
+    monkeypatch.setattr(Database, "require_unlocked", asked)
+    desk.call("status")
+    assert still_open == [0]
