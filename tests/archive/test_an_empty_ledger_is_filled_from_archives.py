@@ -264,6 +264,7 @@ async def test_another_ledgers_archive_is_refused(sqlite_ledger: Database, tmp_p
         refused = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *archives, code=1)
         assert "error[archive_foreign]" in refused
         assert "comes back from the log" in refused, "who restored this one need not look for another way"
+        assert "as far as these reach" in refused, "operators' words that are older than the log do not"
         assert len(await rows(database, EVENTS)) == 5, "nothing of it came in"
         async with database.transaction() as session:
             await session.execute(delete(AUDIT))

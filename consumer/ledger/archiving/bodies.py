@@ -47,7 +47,8 @@ in a ledger of so many `events`."""
 
 FOREIGN: Final = (
     "its numbers are taken by others: it is an archive of another ledger, or was written after the backup from which "
-    "this one was restored, which has worked since: what it forgot comes back from the log and the service"
+    "this one was restored, which has worked since: what it forgot comes back from the log and the service, as far as "
+    "these reach (deploy/backup.md)"
 )
 
 
