@@ -113,5 +113,5 @@ class SchemaWatch:
             return
         lacking = await (await session.connection()).run_sync(missing_of, here.keys())
         applied, ours = set(await session.scalars(select(_REVISIONS.c.id))), _revisions_in(here.values())
-        self._refusal = refusal(ours - applied, lacking, applied - ours) if lacking else None
+        self._refusal = refusal(ours - applied, lacking, applied - ours, here.keys()) if lacking else None
         self._seen = (count, newest)

@@ -60,13 +60,15 @@ _log = structlog.get_logger(__name__)
 class SchemaState:
     """The newest revision the database has of each branch, those this version wants, and all that were applied.
     `lacking`: what this version needs and the tables do not give. `unknown`: the newest ones of this version's branches
-    that it does not know; a plugin that is gone has left its own behind, and they are not among them."""
+    that it does not know; a plugin that is gone has left its own behind, and they are not among them. `labels`: this
+    version's branches."""
 
     current: frozenset[str]
     wanted: frozenset[str]
     applied: frozenset[str]
     lacking: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
+    labels: frozenset[str] = frozenset()
 
     @property
     def missing(self) -> frozenset[str]:
@@ -76,7 +78,7 @@ class SchemaState:
     @property
     def refusal(self) -> LedgerError | None:
         """What keeps this version from the database, with the cure."""
-        return refusal(self.missing, self.lacking, self.unknown)
+        return refusal(self.missing, self.lacking, self.unknown, self.labels)
 
     @property
     def is_current(self) -> bool:
@@ -208,15 +210,15 @@ async def state(database: Database) -> SchemaState:
     """What the database has against what this version wants. Raises DatabaseForbidden where that may not be seen,
     MigrationFailed."""
     script = _scripts(alembic_config())
-    wanted = frozenset(script.get_heads())
+    wanted, labels = frozenset(script.get_heads()), frozenset(branches())
 
     def look(connection: Connection) -> SchemaState:
         current = revisions.heads_of(connection)
         applied = revisions.applied_to(connection, script)
-        ours = frozenset(one for one in current if one.rpartition("_")[0] in branches())
+        ours = frozenset(one for one in current if one.rpartition("_")[0] in labels)
         unknown = revisions.unknown(ours, script)
-        found = SchemaState(current=current, wanted=wanted, applied=applied, unknown=unknown)
-        return found if found.missing else replace(found, lacking=missing_of(connection, branches().keys()))
+        found = SchemaState(current=current, wanted=wanted, applied=applied, unknown=unknown, labels=labels)
+        return found if found.missing else replace(found, lacking=missing_of(connection, labels))
 
     with translated(database.path):
         # It only looks: on SQLite it must not wait for whoever writes.

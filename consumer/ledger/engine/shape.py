@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from sqlmodel import SQLModel
 
 from consumer.errors import DatabaseNotUtf8, LedgerError, SchemaIncompatible, SchemaOutdated
-from consumer.ledger.engine.branches import branches, of_merchants
+from consumer.ledger.engine.branches import of_merchants
 from consumer.ledger.tables import LedgerRow
 
 TOLD_MAX: Final = 5
@@ -34,15 +34,18 @@ def owner_of(lacking: str, labels: Collection[str]) -> str | None:
     return max((label for label in labels if lacking.startswith(f"{label}_")), key=len, default=None)
 
 
-def refusal(missing: Collection[str], lacking: Sequence[str], unknown: Collection[str]) -> LedgerError | None:
+def refusal(
+    missing: Collection[str], lacking: Sequence[str], unknown: Collection[str], labels: Collection[str]
+) -> LedgerError | None:
     """What keeps this version from these tables; None where they suit. `missing`: its revisions that were not run.
-    `lacking`: what the tables do not give. `unknown`: revisions that were run, and that it does not have. Pure, but for
-    the names of the branches. Where a merchant's models are ahead of its migrations no version gives what they need."""
+    `lacking`: what the tables do not give. `unknown`: revisions that were run, and that it does not have. `labels`: its
+    branches. Pure, but for which of these are merchants'. Where a merchant's models are ahead of its migrations no
+    version gives what they need."""
     if missing:
         return SchemaOutdated(missing=",".join(sorted(missing)))
     if not lacking:
         return None
-    told, labels = ",".join(lacking), branches().keys()
+    told = ",".join(lacking)
     owners = {owner_of(one, labels) for one in lacking}
     plugins = sorted(owner for owner in owners if owner in of_merchants())
     if len(plugins) < len(owners) or any(one.rpartition("_")[0] in plugins for one in unknown):

@@ -136,6 +136,23 @@ async def test_a_plugin_that_is_installed_beside_a_role_that_runs_is_none_of_its
 
 
 # case: O9
+async def test_one_that_cannot_be_imported_keeps_nobody_from_telling_what_lacks(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The role's own tables were migrated away from it, and a plugin was installed that is none of its."""
+    watch = SchemaWatch()
+    async with older_code(environ) as database:
+        async with database.reading() as session:
+            await watch.look(session)
+        await migrate(database)
+        installed = [*entry_points(group=GROUP), EntryPoint(name="loyalty", value="not_here.migrations", group=GROUP)]
+        monkeypatch.setattr(branches, "entry_points", lambda group: installed)
+        async with database.reading() as session:
+            await watch.look(session)
+    assert isinstance(watch.refusal(), SchemaIncompatible)
+
+
+# case: O9
 async def test_one_that_waits_for_its_migration_says_that_and_the_command(environ: dict[str, str]) -> None:
     """The tables lack what it needs, as they would if a newer version had taken it away."""
     watch = SchemaWatch()
