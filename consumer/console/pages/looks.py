@@ -38,7 +38,8 @@ async def subject(request: web.Request) -> web.Response:
         except NotFound:
             desk.application(application)
             return await _named(request, session, id_, application, but=link(kind, id=id_, application=application))
-    return page(request, "subject.html", kind=kind, id=id_, application=application, found=found)
+    is_set_up = application in desk.applications
+    return page(request, "subject.html", kind=kind, id=id_, application=application, found=found, is_set_up=is_set_up)
 
 
 async def named_anything(request: web.Request) -> web.StreamResponse:

@@ -152,7 +152,10 @@ async def test_what_an_application_sold_that_is_set_up_no_more_is_still_shown(
     """`find` led to a page that said that there was no such application."""
     await projections.feed(said("order.paid", "evt_o", order_id="A-old", application="gone"))
     for way in ("/console/find?name=A-old", "/console/order?id=A-old&application=gone"):
-        assert "<h1>order <code>A-old</code>" in await text(pages, way)
+        shown = await text(pages, way)
+        assert "<h1>order <code>A-old</code>" in shown
+        assert "/console/act/" not in shown, "whatever button there was, it was refused"
+        assert "set up no more" in shown
     assert "evt_o" in await text(pages, "/console/event?id=evt_o&application=gone")
 
 
