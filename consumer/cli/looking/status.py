@@ -184,6 +184,7 @@ async def look(settings: Settings, problems: Sequence[str]) -> Look:
     """Ask the ledger, the log, the disks and the plugins; within half a minute, whatever they do. `problems`: what is
     wrong with the settings."""
     found = Look()
+    registry = registry_of(settings)  # first: the plugins bring tables, which somebody may hold
     try:
         async with _in_time(), ledger(settings, lock_s=LOCK_S) as database:
             async with database.reading() as session:
@@ -213,7 +214,6 @@ async def look(settings: Settings, problems: Sequence[str]) -> Look:
         found.processes = await _told_since(settings) or found.processes
     low = [finding for disk in disks(settings) for finding in judge_disk(disk)]
     found.groups = list(seen.groups)
-    registry = registry_of(settings)
     forbidden = None if refused is None else _forbidden_to_who_looks(refused, settings, found.processes)
     found.findings = judge(
         figures,

@@ -13,8 +13,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.broker import GroupReport
 from consumer.cli.looking import status
 from consumer.cli.looking.log import LogLook
+from consumer.cli.plugins import registry_of
 from consumer.ledger import Database, processes
 from consumer.ledger.processes import Pulse
+from consumer.settings import Settings
+from consumer.work.registry import Registry
 from tests.support.desk import Desk
 
 GROUP, TOPIC = "payments.work", "payments.events"
@@ -55,7 +58,8 @@ def test_who_asks_what_is_locked_has_ended_his_own_reading(desk: Desk, monkeypat
     assert desk.call("db", "upgrade").returncode == 0
     begun: list[int] = []
     reading, unlocked = Database.reading, Database.require_unlocked
-    still_open: list[int] = []
+    found: list[tuple[int, int]] = []
+    loaded: list[object] = []
 
     @asynccontextmanager
     async def counted(self: Database) -> AsyncIterator[AsyncSession]:
@@ -67,10 +71,15 @@ def test_who_asks_what_is_locked_has_ended_his_own_reading(desk: Desk, monkeypat
             begun.pop()
 
     async def asked(self: Database) -> None:
-        still_open.append(len(begun))
+        found.append((len(begun), len(loaded)))
         await unlocked(self)
 
+    def noted(settings: Settings) -> Registry:
+        loaded.append(settings)
+        return registry_of(settings)
+
+    monkeypatch.setattr(status, "registry_of", noted)
     monkeypatch.setattr(Database, "reading", counted)
     monkeypatch.setattr(Database, "require_unlocked", asked)
     desk.call("status")
-    assert still_open == [0]
+    assert found == [(0, 1)], "no reading is open, and the plugins' tables are known"
