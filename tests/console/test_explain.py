@@ -73,7 +73,9 @@ async def test_what_was_found_is_told_with_who_settled_it(sqlite_ledger: Databas
     assert (held["code"], double["code"]) == ("held.amount_mismatch", "finding.duplicate_payment"), "the hold is first"
     assert held["waits"] == "an operator: consumer say fulfilment.released A1 --application default --reason …"
     assert held["detail"]["expected_amount"] == "10"
-    assert double["waits"] == "an operator: consumer findings close A1 duplicate_payment --application default --reason …"
+    assert (
+        double["waits"] == "an operator: consumer findings close A1 duplicate_payment --application default --reason …"
+    )
     codes = [(one["code"], one.get("by")) for one in found["timeline"]]
     spoken, handled = codes.index(("fulfilment.released", "ada")), codes.index(("fulfilment.released", None))
     assert spoken < handled, "what a person said comes before the event that it became"

@@ -148,7 +148,10 @@ def test_what_waits_for_an_operator_is_told() -> None:
     queue = Queue(application="default", plugin="access", kind="unmapped_price", count=2, oldest_at=LONG_AGO)
     [finding] = judge(WELL, queues=[queue])
     assert (finding.code, finding.grade) == ("findings_open", Grade.DEGRADED)
-    assert "2 open finding(s) unmapped_price: `consumer findings list --kind unmapped_price --application default`" in finding.text
+    assert (
+        "2 open finding(s) unmapped_price: `consumer findings list --kind unmapped_price --application default`"
+        in finding.text
+    )
 
 
 def test_the_worst_counts() -> None:
@@ -296,7 +299,9 @@ def test_paid_orders_that_wait_are_stuck_unless_they_wait_for_a_decision(reason:
 
 
 # case: O5
-@pytest.mark.parametrize(("application", "named"), [("default", " --application default"), ("shop", " --application shop")])
+@pytest.mark.parametrize(
+    ("application", "named"), [("default", " --application default"), ("shop", " --application shop")]
+)
 def test_of_what_is_tried_again_it_says_how_to_see_which_and_why(application: str, named: str) -> None:
     waiting = Waiting(application=application, reason="retrying", count=2, oldest_at=NOW - timedelta(minutes=6))
     [finding] = judge(WELL, unfulfilled=[waiting])

@@ -301,7 +301,10 @@ async def test_a_price_that_gives_nothing_is_not_closed_away(sqlite_ledger: Data
     await projections.feed(observed("subscription:S1", 1, record))
     with pytest.raises(UsageError, match="its price gives nothing") as refused:  # who pays would have no access
         await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unmapped_price")
-    assert "to [] where it gives nothing; then: consumer say access.recheck default --application default --reason …" in refused.value.line()
+    assert (
+        "to [] where it gives nothing; then: consumer say access.recheck default --application default --reason …"
+        in refused.value.line()
+    )
     unmapped["handlers.access.handler"]["entitlements"]["gold"] = []
     await speak(sqlite_ledger, "access.recheck", "default")
     await projections.relay()
@@ -326,7 +329,10 @@ async def test_a_subscription_of_nobody_is_not_closed_away(sqlite_ledger: Databa
     await world(projections)
     with pytest.raises(UsageError, match="nobody has its access") as refused:
         await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unresolved_subscriber")
-    assert "consumer say access.customer_attached S1 --set customer=… --application default --reason …" in refused.value.line()
+    assert (
+        "consumer say access.customer_attached S1 --set customer=… --application default --reason …"
+        in refused.value.line()
+    )
     await projections.feed(observed("subscription:S1", 6, {"status": "ENDED", "end_reason": "PAYER_CANCELED"}))
     await speak(sqlite_ledger, "access.finding_closed", "S1", kind="unresolved_subscriber")
     await projections.relay()

@@ -107,8 +107,14 @@ async def test_what_is_dead_of_an_order_is_tried_again_where_it_is_explained(
         await runs.add(session, [run], facts.NOW)
     (form,) = forms(await text(pages, "/console/order?id=A1"), "Try again")
     assert (await press(pages, "redrive", **form))[0] == 400, "without a reason"
-    assert await press(pages, "redrive", **form, reason="mended") == (303, "/console/order?id=A1&application=default&done=redriven")
-    assert await press(pages, "redrive", **form, reason="mended") == (303, "/console/order?id=A1&application=default&done=nothing")
+    assert await press(pages, "redrive", **form, reason="mended") == (
+        303,
+        "/console/order?id=A1&application=default&done=redriven",
+    )
+    assert await press(pages, "redrive", **form, reason="mended") == (
+        303,
+        "/console/order?id=A1&application=default&done=nothing",
+    )
     assert forms(await text(pages, "/console/order?id=A1"), "Try again") == []
     assert ("operator:console", "dead.redrive", "mended") in {
         (actor, action, reason) for actor, action, _, reason in await entries(sqlite_ledger)
@@ -205,7 +211,10 @@ async def test_what_holds_an_order_is_let_go_where_it_is_found(projections: Proj
     assert "<dt>expected amount, USDC</dt><dd>10</dd>" in seen
     assert forms(seen, "It is settled") == []
     (word,) = forms(seen, "Let it go")
-    assert await press(pages, "say", **word, reason="a voucher") == (303, "/console/order?id=A1&application=default&done=said")
+    assert await press(pages, "say", **word, reason="a voucher") == (
+        303,
+        "/console/order?id=A1&application=default&done=said",
+    )
 
 
 async def test_whose_a_subscription_is_cannot_be_pressed_away(projections: Projections, pages: Pages) -> None:
@@ -224,7 +233,10 @@ async def test_a_price_that_gives_nothing_cannot_be_pressed_away(projections: Pr
     await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE", "customer_reference": "c"}))
     seen = unescape(await text(pages, "/console/findings"))
     assert forms(seen, "It is settled") == []
-    assert "to [] where it gives nothing; then: <code>consumer say access.recheck default --application default --reason …</code>" in seen
+    assert (
+        "to [] where it gives nothing; then: <code>consumer say access.recheck default --application default --reason …</code>"
+        in seen
+    )
     word = {"word": "access.finding_closed", "subject": "S1", "kind": "unmapped_price", "reason": "seen"}
     assert (await press(pages, "say", **word))[0] == 400
 
