@@ -233,10 +233,8 @@ async def test_a_price_that_gives_nothing_cannot_be_pressed_away(projections: Pr
     await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE", "customer_reference": "c"}))
     seen = unescape(await text(pages, "/console/findings"))
     assert forms(seen, "It is settled") == []
-    assert (
-        "to [] where it gives nothing; then: <code>consumer say access.recheck default --application default --reason …</code>"
-        in seen
-    )
+    recheck = "consumer say access.recheck default --application default --reason …"
+    assert f"to [] where it gives nothing; then: <code>{recheck}</code>" in seen
     word = {"word": "access.finding_closed", "subject": "S1", "kind": "unmapped_price", "reason": "seen"}
     assert (await press(pages, "say", **word))[0] == 400
 
