@@ -5,7 +5,7 @@ The docstring of a class is its default message, one line, safe to print: no sec
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from consumer.reason import Reason
 
@@ -451,6 +451,11 @@ class BrokerUnavailable(BrokerError):
     retryable = True
 
 
+class RecordRefused(BrokerUnavailable):
+    """The topic takes no record of this size now, though it did when its limit was read (`max.message.bytes`): it is
+    taken when the limit is raised again. Its code is that of a broker that is away; nothing else waits for it."""
+
+
 class BrokerLoginRefused(BrokerUnavailable):
     """The broker refuses this user, password or mechanism."""
 
@@ -569,6 +574,10 @@ class RecordTooLarge(BrokerError):
     """The record is larger than the topic takes."""
 
     code = "record_too_large"
+
+
+TOO_LARGE: Final = (RecordTooLarge, RecordRefused)
+"""A record that its topic does not take for its size, for ever or for now: others can go without it."""
 
 
 class TopicMisconfigured(BrokerError):

@@ -94,6 +94,15 @@ def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:
     return builder, items
 
 
+def send_in_smaller_batches(lane: Lane, items: Sequence[Item]) -> None:
+    """These were too large together: they wait again, before what came later, and the lane's batches are half as large
+    from now on. So they come to be as small as the topic takes, and a record that it does not take is alone."""
+    lane.batch_bytes = sum(item.size_bytes + IN_BATCH_OVERHEAD_BYTES for item in items) // 2
+    for item in items:
+        item.sent = False
+    lane.pending.extendleft(reversed(items))
+
+
 def give_up(lane: Lane) -> None:
     """Count a message nobody waits for; when most are such, drop them, so that a silent broker costs no memory."""
     lane.given_up += 1

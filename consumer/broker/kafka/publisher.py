@@ -34,11 +34,12 @@ from consumer.broker.kafka.lanes import (
     give_up,
     next_batch,
     partition_of,
+    send_in_smaller_batches,
     settle,
 )
 from consumer.broker.kafka.topics import MAX_BATCH_BYTES
 from consumer.causes import of_kafka
-from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge
+from consumer.errors import TOO_LARGE, BrokerError, BrokerUnavailable, RecordRefused, RecordTooLarge
 from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger(__name__)
@@ -175,7 +176,8 @@ class KafkaPublisher:
             loop.call_later(SWEEP_EVERY_S, self._sweep, loop)
 
     async def send_many(self, topic: TopicLanes, messages: Sequence[Message], timeout_s: float) -> None:
-        """The same for many at once, in order per key. Raises the first error when all have an outcome."""
+        """The same for many at once, in order per key. Raises the first error when all have an outcome; one of a record
+        that is too large before any other, for its neighbours can go without it."""
         sizes = [message.size_bytes for message in messages]
         if sizes and max(sizes) > topic.max_record_bytes:
             raise RecordTooLarge(topic=topic.name, bytes=max(sizes), max_bytes=topic.max_record_bytes)
@@ -199,9 +201,9 @@ class KafkaPublisher:
             for lane, item in queued:
                 if not item.sent:
                     give_up(lane)
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
+        failures = [outcome for outcome in outcomes if outcome is not None]
+        for failure in sorted(failures, key=lambda one: not isinstance(one, TOO_LARGE)):
+            raise failure
 
     # --- lanes -----------------------------------------------------------------------------------------------
 
@@ -307,11 +309,14 @@ class KafkaPublisher:
             settle(flight.items, BrokerUnavailable("the topic has fewer partitions now", topic=flight.lane.topic))
             self._landed(flight.lane)
             return
-        if len(flight.items) == 1 and isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
+        is_too_large = isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError)
+        if not is_too_large:
+            settle(flight.items, broker_error(error, "the broker refused a batch", topic=flight.lane.topic))
+        elif len(flight.items) == 1:
             settle(flight.items, _too_large(flight))
         else:
-            settle(flight.items, broker_error(error, "the broker refused a batch", topic=flight.lane.topic))
-        self._renew(producer, type(error).__name__)
+            send_in_smaller_batches(flight.lane, flight.items)
+        self._renew(producer, type(error).__name__, spares_others=is_too_large)
         self._landed(flight.lane)
 
     # --- supervision -----------------------------------------------------------------------------------------
@@ -325,20 +330,26 @@ class KafkaPublisher:
             if loop.time() - since_s > STUCK_AFTER_S and self._producer is not None:
                 self._renew(self._producer, f"no acknowledgement in {STUCK_AFTER_S} s")
 
-    def _renew(self, producer: Any, reason: str) -> None:
-        """Replace this producer; once, however many lanes find it broken. What it had on its way fails."""
+    def _renew(self, producer: Any, reason: str, *, spares_others: bool = False) -> None:
+        """Replace this producer; once, however many lanes find it broken. What it had on its way fails, unless only one
+        lane's batch is at fault: what the other lanes sent is acknowledged while it ends."""
         if producer is not self._producer:
             return
         self._replaced.lasts(reason)
         self._producer = None
+        if not spares_others:
+            self._fail_flights(reason)
+        self._spawn(self._replace(producer, reason))
+
+    def _fail_flights(self, reason: str) -> None:
         flights, self._flights = list(self._flights.values()), {}
         for flight in flights:
             settle(flight.items, BrokerUnavailable("the broker does not acknowledge", reason=reason))
             self._landed(flight.lane)
-        self._spawn(self._replace(producer))
 
-    async def _replace(self, producer: Any) -> None:
+    async def _replace(self, producer: Any, reason: str) -> None:
         await end(producer, END_WITHIN_S)
+        self._fail_flights(reason)  # of those that were spared, what was not acknowledged meanwhile
         away = Condition("producer_not_started_again")
         wait_s = RENEW_WAIT_S
         while True:
@@ -392,4 +403,4 @@ def _too_large(flight: _Flight) -> BrokerError:
     if not lanes.is_bound_known:
         return RecordTooLarge(bytes=size)
     said = "the topic takes less than when this process looked at it: was its max.message.bytes lowered?"
-    return BrokerUnavailable(said, topic=lanes.name, bytes=size)
+    return RecordRefused(said, topic=lanes.name, bytes=size)

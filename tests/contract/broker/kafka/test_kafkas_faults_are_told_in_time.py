@@ -25,10 +25,11 @@ from consumer.errors import (
     BrokerUnavailable,
     LogCompressed,
     LogNotReplicated,
+    RecordRefused,
     RecordTooLarge,
     TopicMisconfigured,
 )
-from tests.contract.broker.conftest import message, read, values
+from tests.contract.broker.conftest import message, read, read_all, values
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.ports import eventually, free_port
 from tests.support.proxy import TcpProxy
@@ -378,7 +379,7 @@ async def test_a_topic_made_anew_with_fewer_partitions_takes_every_key_again(kaf
 
 
 # case: I1, I30
-@pytest.mark.parametrize(("is_known", "error"), [(True, BrokerUnavailable), (False, RecordTooLarge)])
+@pytest.mark.parametrize(("is_known", "error"), [(True, RecordRefused), (False, RecordTooLarge)])
 async def test_a_record_that_a_lowered_limit_refuses_is_taken_when_it_is_raised_again(
     kafka_broker: KafkaServer, is_known: bool, error: type[BrokerError]
 ) -> None:
@@ -414,6 +415,41 @@ async def test_a_record_that_a_lowered_limit_refuses_is_taken_when_it_is_raised_
     await limit(2_000_000)
     await eventually(is_taken, within_s=20, every_s=0.2)
     await admin.close()
+    await broker.stop(5.0)
+
+
+# case: I1, I30
+async def test_what_a_lowered_limit_still_takes_is_taken_beside_one_that_it_refuses(kafka_broker: KafkaServer) -> None:
+    """A batch of several was refused as a whole, for ever, and what was on its way to other partitions failed."""
+    name, address = "beside", f"127.0.0.1:{kafka_broker.port}"
+    broker, admin = KafkaBroker([address]), AIOKafkaAdminClient(bootstrap_servers=address)
+    await broker.start()
+    await broker.ensure_topics([replace(TOPIC, name=name)])
+    await admin.start()
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, {"max.message.bytes": "1000"})])
+    await admin.close()
+
+    async def is_refused() -> bool:
+        try:
+            await broker.publish(name, message("x" * 5000))
+        except RecordRefused:
+            return True
+        return False
+
+    await eventually(is_refused, within_s=20, every_s=0.2)
+    member = broker.subscribe([name], "beside")
+    await member.start()
+    await read_all(member)
+    small = [message(f"{number:03}" + "x" * 300, f"order:{number % 5}") for number in range(40)]
+    beside = asyncio.gather(*(broker.publish(name, message("y", f"other:{number}")) for number in range(20)))
+    with pytest.raises(RecordRefused):
+        await broker.publish_many(name, [*small[:20], message("x" * 5000, "order:1"), *small[20:]])
+    await beside
+    found = await read_all(member)
+    assert len(found) == 60
+    for key in {one.key for one in small}:
+        assert [one.value for one in found if one.key == key] == [one.value for one in small if one.key == key]
+    await member.stop()
     await broker.stop(5.0)
 
 
