@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import structlog
 
 from consumer.broker import Broker, Message
-from consumer.errors import RecordTooLarge
+from consumer.errors import TOO_LARGE, BrokerError, RecordRefused
 from consumer.events import Event
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.reading.observation import Observation, reduced
@@ -21,6 +22,27 @@ TIMEOUT_S = 30.0
 IDS_MAX = 50_000
 
 
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """Events that are not published for their size. `too_large`: the topic takes none like them. `for_now`: it takes
+    them when its limit is raised again; `refusal` says of the last one of them why."""
+
+    too_large: tuple[Event, ...] = ()
+    for_now: tuple[Event, ...] = ()
+    refusal: RecordRefused | None = None
+
+    @property
+    def ids(self) -> set[str]:
+        """Of all of them."""
+        return {event.id for event in (*self.too_large, *self.for_now)}
+
+    def with_one(self, event: Event, error: BrokerError) -> Left:
+        """And this one, which was refused so."""
+        if isinstance(error, RecordRefused):
+            return replace(self, for_now=(*self.for_now, event), refusal=error)
+        return replace(self, too_large=(*self.too_large, event))
+
+
 class EventPublisher:
     """Publishes events on one topic, each durable when `publish` returns."""
 
@@ -30,48 +52,50 @@ class EventPublisher:
 
     async def publish(
         self, events: Sequence[Event], *, plan: str | None = None, smaller: Callable[[Event], Event] | None = None
-    ) -> Sequence[Event]:
+    ) -> Left:
         """Return when all are durable, in order per key. Raises BrokerUnavailable, after which any of them may be.
 
         `plan` marks them as part of a plan (`seed`, or a replay's) for the workers. What is larger than the topic takes
         is published as `smaller` makes it, where that is given. Returned are those that are too large all the same:
         they are not published, and must not hold up all the others for ever (case U1).
         """
-        refused: list[Event] = []
+        left = Left()
         for some in portions(events, CHUNK_EVENTS):
             try:
                 await self._send(some, plan)
-            except RecordTooLarge:
-                refused += await self._singly(some, plan, smaller)
-        return refused
+            except TOO_LARGE:
+                for event in some:
+                    error = await self._refusal(event, plan, smaller)
+                    left = left if error is None else left.with_one(event, error)
+        return left
 
     async def tell(self, seen: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
         """Publish what was read, `reduced` where it is too large: those that are told, and those that are too large all
-        the same. Raises as `publish`."""
-        refused = {event.id for event in await self.publish([one.event() for one in seen], smaller=reduced)}
-        told = [one for one in seen if one.event_id not in refused]
-        return told, [one for one in seen if one.event_id in refused]
+        the same, for ever or for now. Raises as `publish`."""
+        left = (await self.publish([one.event() for one in seen], smaller=reduced)).ids
+        told = [one for one in seen if one.event_id not in left]
+        return told, [one for one in seen if one.event_id in left]
 
-    async def _singly(
-        self, events: Sequence[Event], plan: str | None, smaller: Callable[[Event], Event] | None
-    ) -> list[Event]:
-        refused = []
-        for event in events:
-            if await self._fits(event, plan) or (smaller is not None and await self._fits(smaller(event), plan)):
-                continue
-            refused.append(event)
-            LOG.error(
-                "event_too_large", hint="the topic takes none so large: it is not published",
-                application=event.application, event_id=event.id, trace_id=way.trace_id(event), type=event.type,
-            )  # fmt: skip
-        return refused
-
-    async def _fits(self, event: Event, plan: str | None) -> bool:
-        try:
-            await self._send([event], plan)
-        except RecordTooLarge:
-            return False
-        return True
+    async def _refusal(
+        self, event: Event, plan: str | None, smaller: Callable[[Event], Event] | None
+    ) -> BrokerError | None:
+        """Publish one, in the form that the topic takes; why not, where it takes none for its size."""
+        refusal: BrokerError | None = None
+        for form in (event,) if smaller is None else (event, smaller(event)):
+            try:
+                await self._send([form], plan)
+            except TOO_LARGE as error:
+                refusal = error
+            else:
+                return None
+        hint = "it is published when max.message.bytes is raised again"
+        if not isinstance(refusal, RecordRefused):
+            hint = "the topic takes none so large: it is not published"
+        LOG.error(
+            "event_too_large", hint=hint,
+            application=event.application, event_id=event.id, trace_id=way.trace_id(event), type=event.type,
+        )  # fmt: skip
+        return refusal
 
     async def _send(self, events: Sequence[Event], plan: str | None) -> None:
         packed = [pack_event(event, plan=plan) for event in events]

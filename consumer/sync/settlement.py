@@ -20,7 +20,7 @@ from consumer.ledger.reading import quarantine
 from consumer.reason import Reason
 from consumer.sync.application import Application
 from consumer.sync.provenance import as_webhook, differing, other_body
-from consumer.sync.publisher import EventPublisher, PublishedIds
+from consumer.sync.publisher import EventPublisher, Left, PublishedIds
 from consumer.telemetry import way
 
 LOG = structlog.get_logger()
@@ -55,7 +55,7 @@ class Settlement:
         *,
         lacking: Sequence[Event] | None = None,
         plan: str | None = None,
-    ) -> Sequence[Event]:
+    ) -> Left:
         """The service has returned these events: publish what the ledger lacks, in this order, and forget the hints.
 
         `hints` are deliveries by the id of the event that confirms them: it carries their provenance. `lacking`: which
@@ -67,8 +67,8 @@ class Settlement:
             as_webhook(event, hints[event.id]) if event.id in hints else event
             for event in (events if lacking is None else lacking)
         ]
-        refused = await self._publisher.publish(wanted, plan=plan)
-        too_large = {event.id for event in refused}
+        left = await self._publisher.publish(wanted, plan=plan)
+        too_large = left.ids
         self.published.add([event.id for event in wanted if event.id not in too_large])
         for event in wanted if way.is_told() else ():
             if event.id not in too_large:
@@ -78,7 +78,7 @@ class Settlement:
         judged = {event_id: self.differs(settled[event_id], event) for event_id, event in known.items()}
         for delivery in await self._forget(settled, judged):
             self.differs(delivery, known[str(delivery.event_id)])
-        return refused
+        return left
 
     async def give_up(self, event_ids: Sequence[str], reasons: Mapping[str, Reason]) -> int:
         """The service confirmed none of these: their hints go to quarantine, each for its reason (`not_confirmed` where

@@ -243,7 +243,7 @@ async def test_only_what_is_too_large_in_any_form_is_left_out_and_said() -> None
         refused = await EventPublisher(cast(Broker, topic), EVENTS).publish(
             events, plan="seed", smaller=lambda event: replace(event, raw=event.raw[:-20])
         )
-    assert refused == [events[3]]
+    assert (refused.too_large, refused.for_now) == ((events[3],), ())
     assert [len(value) for value in topic.values] == [1, 10, 2, 3]
     assert topic.plans == {b"seed"}
     assert [(line["event"], line["event_id"]) for line in lines] == [("event_too_large", "evt_3")]
@@ -256,7 +256,7 @@ async def test_a_batch_is_sent_at_once_and_one_by_one_only_where_it_is_too_large
     monkeypatch.setattr(publisher, "CHUNK_EVENTS", 2)
     topic = SmallTopic()
     events = sized(1, 2, 30, 3, 4)
-    assert await EventPublisher(cast(Broker, topic), EVENTS).publish(events) == [events[2]]
+    assert (await EventPublisher(cast(Broker, topic), EVENTS).publish(events)).too_large == (events[2],)
     assert topic.asked == [2, 2, 1, 1, 1]
     assert [len(value) for value in topic.values] == [1, 2, 3, 4]
     assert topic.plans == {None}

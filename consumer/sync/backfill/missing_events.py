@@ -9,13 +9,14 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
+from consumer.errors import ConsumerError
 from consumer.events import Delivery, Event
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
 from consumer.lists.bookmark import Bookmark, ListOrder
 from consumer.lists.orders import WalkPage
 from consumer.lists.walk import Walk
-from consumer.payments import EventRecord, PaymentsError
+from consumer.payments import EventRecord
 from consumer.reason import Reason
 from consumer.sync.application import Application
 from consumer.sync.backfill.cutover import CutOver
@@ -51,7 +52,7 @@ class Begun:
     unannounced: deque[str] = field(default_factory=partial(deque[str], maxlen=PENDING_MAX))
     unread: Unread = field(default_factory=Unread)
     unmet: Unread = field(default_factory=Unread)
-    failures: list[PaymentsError] = field(default_factory=list)
+    failures: list[ConsumerError] = field(default_factory=list)
     reads: int = 0
 
     def is_acted_on(self, event: Event) -> bool:
@@ -107,7 +108,8 @@ class MissingEvents:
         takes; compare what lies here under several bodies; and only then move the bookmark. A dry run only counts.
 
         Of those that could not be read, nothing is decided. The bookmark goes on past them, for they are kept with it,
-        and `ask_again` asks for them; one for which there is no room keeps it where it is."""
+        and `ask_again` asks for them; one for which there is no room keeps it where it is. So it is with those that the
+        topic does not take for now."""
         await self._take(page.items, begun, page.bookmark)
 
     async def _take(self, items: Sequence[EventRecord], begun: Begun, bookmark: Bookmark | None) -> None:
@@ -132,9 +134,9 @@ class MissingEvents:
             reads.check()
             return
         plan = SEED if begun.options.seed else None
-        refused = await self._settlement.settle(announced, listed.events, lacking=wanted, plan=plan)
-        begun.report.published -= len(refused)
-        begun.report.strange += len(refused)
+        left = await self._settlement.settle(announced, listed.events, lacking=wanted, plan=plan)
+        begun.report.published -= len(left.ids)
+        begun.report.strange += len(left.too_large)
         self._app.metrics.walked.labels(self._app.name, "listed").inc(len(items))
         self._app.metrics.walked.labels(self._app.name, "recovered").inc(len(unannounced))
         self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(len(announced))
@@ -143,10 +145,11 @@ class MissingEvents:
         here = [event for event in listed.events if event.id not in lacking]
         compared = await self._kept.compare(here, begun.unread)
         compared.check()
-        strange = [*listed.strange, *await self._too_large(refused)]
+        strange = [*listed.strange, *await self._too_large(left.too_large)]
         follows, now = begun.options.follows_bookmark, self._app.clock.now()
-        unread = begun.unread.after(met.events, reads.again | compared.again, now) if follows else begun.unread
-        failure = reads.failure or compared.failure
+        again = reads.again | compared.again | {event.id: 0 for event in left.for_now}
+        unread = begun.unread.after(met.events, again, now) if follows else begun.unread
+        failure = reads.failure or compared.failure or left.refusal
         if failure is not None and (not follows or unread.is_overfull):
             begun.failures.append(failure)
             unread = begun.unread

@@ -59,4 +59,4 @@ class LateEvents:
             return False
         name, now, broke = self._app.name, self._app.clock.now(), "late_event_broke_its_reading"
         event = as_read(record.raw_bytes, self._app.locators, application=name, received_at=now, broke=broke)
-        return event is not None and not await self._settlement.settle({}, [event])
+        return event is not None and not (await self._settlement.settle({}, [event])).ids

@@ -199,15 +199,17 @@ class Confirm(WokenStage):
         return confirmed(hints.as_delivery(hint), record.raw_bytes, self._app.locators)
 
     async def _settle(self, verdicts: Sequence[tuple[HintRow, Verdict]]) -> int:
-        """Settle what is confirmed; count a denial of what is denied, or is larger than the topic takes."""
+        """Settle what is confirmed; count a denial of what is denied, or is larger than the topic takes. What it does
+        not take for now is looked at again."""
         rows = {hint.event_id: hint for hint, _ in verdicts}
         found = {hint.event_id: verdict for hint, verdict in verdicts if isinstance(verdict, Event)}
         denied = {hint.event_id: verdict for hint, verdict in verdicts if isinstance(verdict, Reason)}
         failed = [hint.event_id for hint, verdict in verdicts if verdict is None]
         confirmed_hints = {event_id: hints.as_delivery(rows[event_id]) for event_id in found}
-        refused = await self._settlement.settle(confirmed_hints, list(found.values()))
-        denied |= {event.id: Reason.TOO_LARGE for event in refused}
-        good = len(found) - len(refused)
+        left = await self._settlement.settle(confirmed_hints, list(found.values()))
+        denied |= {event.id: Reason.TOO_LARGE for event in left.too_large}
+        failed += [event.id for event in left.for_now]
+        good = len(found) - len(left.ids)
         self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(good)
         if failed:
             await self._denials.failed(failed)

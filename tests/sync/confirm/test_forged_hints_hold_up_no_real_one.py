@@ -15,7 +15,7 @@ from consumer.lists.progress import Progress
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.catch_up import CatchUp
 from consumer.sync.confirm.stage import Confirm
-from consumer.sync.publisher import EventPublisher
+from consumer.sync.publisher import EventPublisher, Left
 from tests.sync.confirming import hint, stages
 from tests.sync.conftest import EVENTS, Simulated, SteppedClock, World, counted_by, pass_time, simulated
 from tests.sync.service import ScriptedService
@@ -40,7 +40,7 @@ class HeldPublisher(EventPublisher):
 
     async def publish(
         self, events: Sequence[Event], *, plan: str | None = None, smaller: Callable[[Event], Event] | None = None
-    ) -> Sequence[Event]:
+    ) -> Left:
         self._left -= len(events) >= FULL_PAGE
         if self._left < 0 and len(events) >= FULL_PAGE:
             self.reached.set()

@@ -1,0 +1,127 @@
+"""A record that the topic refuses while its limit is lowered waits alone: what else is read, proved or listed goes on.
+It goes out when the limit is raised again. It is never given up: no quarantine has it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumer.broker import EmbeddedBroker, Message, TopicConfig
+from consumer.errors import RecordRefused
+from consumer.ledger.reading import quarantine
+from tests.sync.backfilling import backfill
+from tests.sync.confirming import hint, stages
+from tests.sync.conftest import DELIVERIES, EVENTS, World
+from tests.sync.refreshing import answers, ask, paged, pending, refresh
+from tests.sync.service import Json
+
+NOTES = {f"note_{number}": "x" * 200 for number in range(100)}
+"""None of them is long, and together they are longer than the topic takes."""
+
+
+class Lowered(EmbeddedBroker):
+    """It refuses records over `limit` bytes for now, as Kafka does after an operator has lowered max.message.bytes."""
+
+    limit = 4096
+
+    async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
+        """As a Broker does: what fits is durable, whatever becomes of its neighbours."""
+        fit = [one for one in messages if one.size_bytes <= self.limit]
+        await super().publish_many(topic, fit, timeout_s)
+        if len(fit) < len(messages):
+            raise RecordRefused
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Lowered]:
+    found = Lowered(tmp_path / "log.db")
+    await found.start()
+    await found.ensure_topics(
+        TopicConfig(name=name, partitions=4, retention_s=None, max_record_bytes=2**21) for name in (DELIVERIES, EVENTS)
+    )
+    yield found
+    await found.stop()
+
+
+def raise_limit(world: World) -> None:
+    cast(Lowered, world.broker).limit = 2**21
+
+
+def paid(number: int, **more: str) -> Json:
+    return {"id": f"ord_{number}", "order_id": f"A{number}", "status": "PAID", **more}
+
+
+async def reads_asked_for(world: World, count: int, large: int) -> None:
+    """Of so many orders, of which one is larger than the topic takes now."""
+    orders = [paid(number, **(NOTES if number == large else dict.fromkeys(NOTES, ""))) for number in range(count)]
+    for order in orders:
+        world.service.records[f"/v1/orders/lookup?{order['order_id']}"] = order
+    world.service.lists["/v1/orders"] = paged(orders)
+    for order in orders:
+        await ask(world, "order", order["order_id"])
+
+
+async def in_quarantine(world: World) -> int:
+    async with world.database.reading() as session:
+        return len(await quarantine.newest(session))
+
+
+# case: I30, B22
+@pytest.mark.parametrize("count", [3, 30], ids=["singly", "listed"])
+async def test_a_read_is_put_off_and_all_others_are_answered_once(world: World, count: int) -> None:
+    await reads_asked_for(world, count, large=1)
+    stage = refresh(world)
+    for _ in range(3):
+        await stage.once()
+    [left] = await pending(world)
+    assert (left.object_id, left.attempts) == ("A1", 1)
+    assert len({event.id for event in await answers(world)}) == count - 1, "each in one version"
+    raise_limit(world)
+    world.clock.advance((left.due_at - world.clock.now()).total_seconds())
+    await stage.once()
+    assert await pending(world) == []
+    assert len({event.id for event in await answers(world)}) == count
+
+
+# case: I30, G7
+async def test_a_webhook_is_proved_when_the_limit_is_raised_and_others_at_once(world: World) -> None:
+    world.service.event(1, note="x" * 5000)
+    world.service.event(2)
+    await hint(world, ["evt_000001", "evt_000002"])
+    stage, _ = stages(world)
+    for _ in range(50):
+        await stage.once()
+        world.clock.advance(130)
+    assert {event.id for event in await world.published()} == {"evt_000002"}
+    assert await in_quarantine(world) == 0
+    raise_limit(world)
+    await stage.once()
+    assert [event.id for event in await world.published()].count("evt_000001") == 1
+
+
+# case: I30, B18
+async def test_a_walk_goes_on_past_a_listed_event_and_the_next_ones_ask_again(world: World) -> None:
+    listed = [world.service.event(number, note="x" * (5000 if number == 2 else 1)) for number in (3, 2, 1)]
+    world.service.lists["/v1/events"] = lambda cursor, limit: {"items": listed, "next_cursor": None}
+    stage = backfill(world)
+    report = await stage.once()
+    assert (report.listed, report.published, report.strange) == (3, 2, 0)
+    for _ in range(5):
+        world.clock.advance(86_400)
+        with capture_logs() as lines:
+            await stage.once()
+        assert [line["event_id"] for line in lines if line["event"] == "event_too_large"] == ["evt_000002"]
+    assert await in_quarantine(world) == 0
+    assert [event.id for event in await world.published()].count("evt_000002") == 0
+    await world.work()
+    raise_limit(world)
+    listed.clear()
+    await stage.once()
+    assert {event.id for event in await world.published()} == {f"evt_00000{number}" for number in (1, 2, 3)}
+    await world.work()
+    await stage.once()
+    assert await world.kept("unread") in (None, {"events": {}})
