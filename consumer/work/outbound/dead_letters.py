@@ -7,14 +7,14 @@ between it goes out twice, nothing is lost. The ledger stays the place to act on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import orjson
 import structlog
 
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock, until_tick
-from consumer.errors import BrokerError, LedgerError, RecordTooLarge
+from consumer.errors import TOO_LARGE, BrokerError, LedgerError, RecordRefused, RecordTooLarge
 from consumer.ledger import Database
 from consumer.ledger.handling import dead
 from consumer.ledger.handling.dead import Letter
@@ -66,20 +66,36 @@ class DeadLetters:
             await self._wait(wait_s, stop)
 
     async def once(self) -> int:
-        """Publish what waits, at most BATCH letters; returns how many. Raises BrokerError, LedgerError."""
+        """Publish what waits, at most BATCH letters; returns how many. Raises BrokerError, LedgerError, when those that
+        are published are marked: they do not go out again. One that the topic does not take for now waits alone."""
         async with self._database.reading() as session:
             letters = await dead.unpublished(session, BATCH)
-        for letter in letters:
-            await self._publish(letter)
-        if letters:
+        published, failure = await self._publish_all(letters)
+        if published:
             async with self._database.transaction() as session:
-                await dead.mark_published(session, letters, self._clock.now())
+                await dead.mark_published(session, published, self._clock.now())
+        if failure is not None:
+            raise failure
         return len(letters)
+
+    async def _publish_all(self, letters: Sequence[Letter]) -> tuple[list[Letter], BrokerError | None]:
+        published: list[Letter] = []
+        failure: BrokerError | None = None
+        for letter in letters:
+            try:
+                await self._publish(letter)
+            except RecordRefused as error:
+                failure = error
+            except BrokerError as error:
+                return published, error
+            else:
+                published.append(letter)
+        return published, failure
 
     async def _publish(self, letter: Letter) -> None:
         try:
             await self._broker.publish(self._topic, message(letter))
-        except RecordTooLarge:
+        except TOO_LARGE:
             try:
                 await self._broker.publish(self._topic, message(letter, with_attempts=False))
             except RecordTooLarge:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -14,7 +15,7 @@ from sqlalchemy import Row
 
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock, Pace
-from consumer.errors import BrokerError, LedgerError
+from consumer.errors import TOO_LARGE, BrokerError, LedgerError
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.leases import RELAY_LEASE_S
@@ -86,13 +87,35 @@ class Relay:
             return 0
         async with self._database.reading() as session:
             rows = await outbox.due(session, self._clock.now(), BATCH)
-        if rows:
-            self._pace.stir()
-            await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
-            await self._mark(rows)
-        for row in rows if way.is_told() else ():
+        if not rows:
+            return 0
+        self._pace.stir()
+        published, refusal = await self._publish(rows)
+        await self._mark(published)
+        for row in published if way.is_told() else ():
             way.tell("derived_published", outbox.derived_event(row))
+        if refusal is not None:
+            raise refusal
         return len(rows)
+
+    async def _publish(self, rows: Sequence[Row[Any]]) -> tuple[Sequence[Row[Any]], BrokerError | None]:
+        """Which are durable, and why the others are not. One that the topic does not take for its size holds up those
+        of its key, which come after it, and nobody else."""
+        with suppress(*TOO_LARGE):
+            await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
+            return rows, None
+        published, held, refusal = list[Row[Any]](), set[tuple[str, str]](), None
+        for row in rows:
+            if (row.application, row.key) in held:
+                continue
+            try:
+                await self._broker.publish(self._topic, self._message(row))
+            except TOO_LARGE as error:
+                refusal = error
+                held.add((row.application, row.key))
+            else:
+                published.append(row)
+        return published, refusal
 
     async def _lead(self) -> bool:
         """Whether this process leads. One that does not asks for the lease, which is a write, once in FOLLOWS_S."""

@@ -11,6 +11,7 @@ import pytest
 
 from consumer.broker import Broker, Message
 from consumer.clock import DrivenClock, Pace, SystemClock
+from consumer.errors import RecordRefused
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.handling.outbox import Emitted
@@ -119,6 +120,39 @@ async def test_what_is_due_is_published_once_in_its_order_and_told_where_that_is
     assert [await publishes.once() for _ in range(2)] == [2, 0]
     assert topic.lots == [["drv_2", "drv_1"]]
     assert told == (["derived_published drv_2", "derived_published drv_1"] if is_told else [])
+
+
+class Lowered(Topic):
+    """One that refuses for now what has `refused` for its id, and what goes with it."""
+
+    refused = "drv_1"
+
+    async def publish_many(self, topic: str, sent: Sequence[Message]) -> None:
+        """As a Broker does."""
+        if any(orjson.loads(one.value)["id"] == self.refused for one in sent):
+            raise RecordRefused
+        await super().publish_many(topic, sent)
+
+    async def publish(self, topic: str, sent: Message) -> None:
+        """The same for one."""
+        await self.publish_many(topic, [sent])
+
+
+async def test_one_that_a_lowered_limit_refuses_waits_alone(sqlite_ledger: Database) -> None:
+    # case: I30, G5
+    topic = Lowered()
+    publishes = Relay(
+        database=sqlite_ledger, broker=cast(Any, topic), topic=TOPIC, clock=DrivenClock(datetime.now(UTC)), worker="w"
+    )
+    for number in range(3):
+        await emit(sqlite_ledger, number)
+    for _ in range(2):
+        with pytest.raises(RecordRefused):
+            await publishes.once()
+    assert topic.lots == [["drv_0"], ["drv_2"]]
+    topic.refused = ""
+    assert await publishes.once() == 1
+    assert topic.lots == [["drv_0"], ["drv_2"], ["drv_1"]]
 
 
 @pytest.mark.parametrize("stirred_by", ["nothing", "being woken", "something due"])

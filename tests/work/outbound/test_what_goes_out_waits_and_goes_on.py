@@ -4,16 +4,20 @@ them waiting is said once. A letter that is too large goes out without its attem
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
-from typing import Any
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, cast
 
 import orjson
 import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
 from structlog.testing import capture_logs
 
 from consumer.broker.base import Message
 from consumer.clock import DrivenClock
-from consumer.errors import BrokerUnavailable, LedgerUnavailable, RecordTooLarge
+from consumer.errors import BrokerUnavailable, LedgerUnavailable, RecordRefused, RecordTooLarge
+from consumer.ledger import Database
+from consumer.ledger.handling import dead
 from consumer.ledger.handling.dead import Letter
 from consumer.ledger.tables import AttemptRow, DeadLetterRow, EventRow
 from consumer.work.outbound import dead_letters, relay
@@ -103,6 +107,58 @@ async def test_a_letter_that_is_too_large_goes_without_its_attempts_or_is_said(
         ("events.dead", has) for has in sent
     ]
     assert [(line["event"], line["handler"]) for line in logs] == [("dead_letter_too_large", "shop:ship")] * said
+
+
+class Lowered(Topic):
+    """One that refuses for now what has more headers."""
+
+    async def publish(self, topic: str, sent: Message) -> None:
+        """As a Broker does."""
+        if len(sent.headers) > self.most:
+            raise RecordRefused
+        self.sent.append((topic, sent))
+
+
+async def test_a_letter_that_a_lowered_limit_refuses_goes_without_its_attempts() -> None:
+    # case: R10
+    topic = Lowered(len(message(letter(1)).headers) - 1)
+    await letters_to(topic)._publish(letter(1))
+    assert ["dead_history" in one.headers for _, one in topic.sent] == [False]
+
+
+@pytest.mark.parametrize(("error", "went"), [(RecordRefused, "ac"), (BrokerUnavailable, "a")])
+async def test_letters_that_are_published_are_marked_though_another_is_refused(
+    monkeypatch: pytest.MonkeyPatch, sqlite_ledger: Database, error: type[BrokerUnavailable], went: str
+) -> None:
+    """They went out again every five seconds until the limit was raised, and those after it never did."""
+    # case: R10, I30
+    topic, waiting = Lowered(99), [letter(), letter(), letter()]
+    for one, handler in zip(waiting, "abc", strict=True):
+        one.row.handler = handler
+
+    async def unpublished(session: AsyncSession, most: int) -> Sequence[Letter]:
+        return waiting
+
+    async def mark_published(session: AsyncSession, letters: Sequence[Letter], now: datetime) -> None:
+        waiting[:] = [one for one in waiting if one not in letters]
+
+    monkeypatch.setattr(dead, "unpublished", unpublished)
+    monkeypatch.setattr(dead, "mark_published", mark_published)
+    publishes = DeadLetters(
+        database=sqlite_ledger, broker=cast(Any, topic), topic="events.dead", clock=DrivenClock(), leads=lambda: True
+    )
+    real = topic.publish
+
+    async def refuses(where: str, sent: Message) -> None:
+        if sent.headers["dead_handler"] == b"b":
+            raise error
+        await real(where, sent)
+
+    monkeypatch.setattr(topic, "publish", refuses)
+    with pytest.raises(error):
+        await publishes.once()
+    assert "".join(one.headers["dead_handler"].decode() for _, one in topic.sent) == went
+    assert [one.row.handler for one in waiting] == [name for name in "abc" if name not in went]
 
 
 Step = int | Exception
