@@ -177,7 +177,8 @@ class Broker(Protocol):
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """Return when the record is durable. Raises BrokerUnavailable after `timeout_s` (the record may still
         become durable later: expect a duplicate) or at once when too much is pending, RecordTooLarge when it can never
-        be taken, TopicUnknown. Many calls at once share transactions and requests: do not queue in front of it."""
+        be taken, RecordRefused while the topic's limit is lower than it was, TopicUnknown. Many calls at once share
+        transactions and requests: do not queue in front of it."""
         ...
 
     async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:

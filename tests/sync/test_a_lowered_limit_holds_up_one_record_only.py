@@ -11,8 +11,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.broker import EmbeddedBroker, Message, TopicConfig
-from consumer.errors import RecordRefused
+from consumer.errors import BrokerUnavailable, RecordRefused
 from consumer.ledger.reading import quarantine
+from consumer.sync.backfill.unread import Unread
+from consumer.sync.health.status import with_unread
 from tests.sync.backfilling import backfill
 from tests.sync.confirming import hint, stages
 from tests.sync.conftest import DELIVERIES, EVENTS, World
@@ -117,6 +119,11 @@ async def test_a_walk_goes_on_past_a_listed_event_and_the_next_ones_ask_again(wo
         assert [line["event_id"] for line in lines if line["event"] == "event_too_large"] == ["evt_000002"]
     assert await in_quarantine(world) == 0
     assert [event.id for event in await world.published()].count("evt_000002") == 0
+    async with world.database.reading() as session:
+        held_up = with_unread((), await Unread.of(session, "default"))
+    assert [(one.stage, one.code) for one in held_up] == [("backfill", BrokerUnavailable.code)], (
+        "not the service's fault"
+    )
     await world.work()
     raise_limit(world)
     listed.clear()

@@ -147,8 +147,9 @@ class MissingEvents:
         compared.check()
         strange = [*listed.strange, *await self._too_large(left.too_large)]
         follows, now = begun.options.follows_bookmark, self._app.clock.now()
-        again = reads.again | compared.again | {event.id: 0 for event in left.for_now}
-        unread = begun.unread.after(met.events, again, now) if follows else begun.unread
+        refused = {event.id: 0 for event in left.for_now}
+        again = reads.again | compared.again | refused
+        unread = begun.unread.after(met.events, again, now, refused=refused) if follows else begun.unread
         failure = reads.failure or compared.failure or left.refusal
         if failure is not None and (not follows or unread.is_overfull):
             begun.failures.append(failure)

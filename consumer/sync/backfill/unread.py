@@ -3,7 +3,7 @@ in the ledger, and each walk of the loop, or of the command, ends with asking fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
@@ -26,11 +26,12 @@ UNREAD_MAX_BYTES: Final = 1024 * 1024
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
     """One of them: `listed` is its entry in the list, `since` when it was met, `failures` how often a read of it
-    failed."""
+    failed. `is_refused`: it waits for the topic to take records as large as it again, not for a read."""
 
     listed: str
     since: datetime
     failures: int = 0
+    is_refused: bool = False
 
     def is_given_up(self, error: PaymentsError, now: datetime) -> bool:
         """Whether this failure is one too many. A refusal is an answer, which may come too early for a while; any other
@@ -60,11 +61,19 @@ class Unread(KeptState, walk="unread"):
         """How often a read of it failed."""
         return self.events[event_id].failures if event_id in self.events else 0
 
-    def after(self, listed: Sequence[Event], again: Mapping[str, int], now: datetime) -> Unread:
-        """After a page that lists these; `again`: which of them wait on, with how many reads of each failed now."""
+    @property
+    def oldest(self) -> Waiting | None:
+        """Which waits for longest."""
+        return min(self.events.values(), key=lambda one: one.since, default=None)
+
+    def after(
+        self, listed: Sequence[Event], again: Mapping[str, int], now: datetime, *, refused: Container[str] = ()
+    ) -> Unread:
+        """After a page that lists these; `again`: which of them wait on, with how many reads of each failed now;
+        `refused`: which of those the topic does not take for now."""
         met = {event.id: event for event in listed}
         found = {one: waiting for one, waiting in self.events.items() if one not in met}
         for event_id, failures in again.items():
             waiting = self.events.get(event_id) or Waiting(listed=met[event_id].raw.decode(), since=now)
-            found[event_id] = replace(waiting, failures=waiting.failures + failures)
+            found[event_id] = replace(waiting, failures=waiting.failures + failures, is_refused=event_id in refused)
         return self if found == self.events else Unread(events=found)

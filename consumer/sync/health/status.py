@@ -10,6 +10,7 @@ from typing import Final
 import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.errors import RecordRefused
 from consumer.events import parse_time
 from consumer.ledger.reading import budgets, hints, sync_state
 from consumer.lists.bookmark import Bookmark
@@ -104,10 +105,11 @@ async def application_statuses(
 
 def with_unread(held_up: tuple[StalledStage, ...], unread: Unread) -> tuple[StalledStage, ...]:
     """The same, and backfill where listed events wait to be read: no `sync` says it where a timer walks. Pure."""
-    since = min((one.since for one in unread.events.values()), default=None)
-    if since is None or any(one.stage == "backfill" for one in held_up):
+    oldest = unread.oldest
+    if oldest is None or any(one.stage == "backfill" for one in held_up):
         return held_up
-    return (*held_up, StalledStage(stage="backfill", code=UnexpectedAnswer.code, since=since))
+    code = RecordRefused.code if oldest.is_refused else UnexpectedAnswer.code
+    return (*held_up, StalledStage(stage="backfill", code=code, since=oldest.since))
 
 
 def refused_at(circuit: str | None, now: datetime, *, walked_at: datetime | None = None) -> datetime | None:
