@@ -123,6 +123,16 @@ async def note_walk(
     return found
 
 
+async def note_later(
+    session: AsyncSession, application: str, recovered: Sequence[str], *, token: int, now: datetime
+) -> None:
+    """A walk that is noted found these unannounced as well: they are judged with the next one. Raises LeaseLost."""
+    before = await DeliveryHealth.of(session, application)
+    pending = tuple(dict.fromkeys((*before.pending, *recovered)))[-PENDING_MAX:]
+    if pending != before.pending:
+        await replace(before, pending=pending).keep(session, application, token=token, now=now)
+
+
 async def note_gap(session: AsyncSession, application: str, *, at: datetime, token: int) -> None:
     """Events were lost unread then, elsewhere than in the service's list: a gap like any other. Raises LeaseLost."""
     before = await DeliveryHealth.of(session, application)

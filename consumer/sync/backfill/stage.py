@@ -79,8 +79,7 @@ class Backfill(WokenStage):
             if begins is not None:
                 await begins()
             await self.read(begun, on_progress)
-            await self.missing.ask_again(begun)
-            return await self.conclude(begun)
+            return await self.conclude(begun, asks_again=True)
 
     # --- the parts of a walk, which catching up uses as well ----------------------------------------------------
 
@@ -120,14 +119,14 @@ class Backfill(WokenStage):
             if counts:
                 self.app.metrics.cursors_refused.labels(self.app.name).inc(walk.refused)
 
-    async def conclude(self, begun: Begun) -> BackfillReport:
-        """A walk has seen all: remember what it tells, and say what it found. Raises LedgerError, and PaymentsError
-        where events could not be read and do not wait with the bookmark: such a walk is not complete."""
+    async def conclude(self, begun: Begun, *, asks_again: bool = False) -> BackfillReport:
+        """A walk has seen all: remember what it tells, and say what it found. `asks_again`: once that is remembered,
+        for the bookmark is past it, ask for what waits to be read, which takes long and may be cut. Raises LedgerError,
+        PaymentsError, and BrokerError; PaymentsError also where events could not be read and do not wait with the
+        bookmark: such a walk is not complete."""
         walk, options, cut_over, report = begun.walk, begun.options, begun.cut_over, begun.report
         now, is_complete = walk.now, not begun.failures
         report.order, report.pages, report.gap, report.refused = walk.order, walk.pages_read, walk.gap, walk.refused
-        report.unread = len(begun.unread.events)
-        report.seconds = self.app.clock.monotonic() - begun.began_s
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)
         left_alone = None
@@ -139,10 +138,28 @@ class Backfill(WokenStage):
         holds = is_complete or (cut_over is not None and cut_over.is_said)  # one that an operator named holds anyway
         if cut_over is not None and cut_over.is_first and holds and not options.dry_run:
             await self.first_walk.begin(cut_over.at + self.first_walk.history)
-        self._say(report, left_alone)
-        if not is_complete:
+        try:
+            if asks_again and begun.unmet.events:
+                left_alone = await self._ask_again(begun, left_alone)
+        finally:
+            report.unread = len(begun.unread.events)
+            report.seconds = self.app.clock.monotonic() - begun.began_s
+            self._say(report, left_alone)
+        if begun.failures:
             raise begun.failures[0]
         return report
+
+    async def _ask_again(self, begun: Begun, left_alone: int | None) -> int | None:
+        """Ask for what earlier walks could not read. Returns how much history is left alone by now; None where this
+        walk cannot know. Raises as `once`."""
+        begun.unannounced.clear()
+        await self.missing.ask_again(begun)
+        if left_alone is None:
+            return None
+        async with self.app.database.transaction() as session:
+            name, token, now = self.app.name, self.app.token(), begun.walk.now
+            await silence.note_later(session, name, begun.unannounced, token=token, now=now)
+            return await cutover.note_left(session, name, begun.report.history, token=token, now=now)
 
     # --- what a walk tells --------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.backfill.cutover import Began, SeenTo
 from consumer.sync.backfill.page import FAILED_MAX, VAIN_MAX, WholeEvents, understand
 from consumer.sync.backfill.report import BackfillOptions
+from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.backfill.stage import Backfill
 from consumer.sync.backfill.unread import REFUSED_FOR, TRIES_MIN, UNANSWERED_FOR
 from consumer.sync.health.status import application_status
@@ -446,6 +447,50 @@ async def test_what_a_cut_walk_has_read_is_settled(
     await backfill(world).once(options)
     assert await types(world) == {one["id"]: "order.paid" for one in events}
     assert service.calls[path_of(events[0])] == 1
+
+
+@pytest.mark.parametrize("status", [429, 401])
+async def test_a_gap_is_noted_before_what_waits_is_asked_for_again(
+    world: World, service: ScriptedService, status: int
+) -> None:
+    """The bookmark is past the gap by then: cut while it asked, the walk left a gap that no later one saw."""
+    # case: B13, B22, O1
+    events = [service.event(number, order_id=f"A-{number}") for number in range(6)]
+    for number, one in enumerate(events):  # the last four are a day younger
+        at = world.clock.now() + timedelta(days=int(number > 1)) - timedelta(seconds=60 - number)
+        one["created_at"] = at.isoformat()
+    waiting, seen, *rest = events
+    brief = {"id": waiting["id"], "created_at": waiting["created_at"]}
+    service.lists["/v1/events"] = lambda _cursor, _limit: {"items": [seen, brief], "next_cursor": None}
+    service.failing[path_of(waiting)] = 503
+    stage = backfill(world)
+    assert (await stage.once()).unread == 1
+    await world.work()
+    world.clock.advance(86_400)
+    service.lists["/v1/events"] = lambda _cursor, _limit: {"items": rest[::-1], "next_cursor": None}
+    service.failing[path_of(waiting)] = status
+    with pytest.raises(PaymentsError):
+        await stage.once()
+    async with world.database.reading() as session:
+        found = await DeliveryHealth.of(session, "default")
+    assert (found.gap_at is not None, len(found.pending)) == (True, len(rest))
+    assert stage._gap_found.is_set()
+
+
+async def test_what_was_asked_for_again_is_noted_too(world: World, service: ScriptedService) -> None:
+    # case: B22, B30, O1
+    old, young = events = [service.event(number, order_id=f"A-{number}") for number in range(2)]
+    listed_in_brief(service, events)
+    service.failing |= {path_of(one): 503 for one in events}
+    assert (await backfill(world).once()).unread == 2
+    service.lists["/v1/events"] = lambda _cursor, _limit: {"items": [], "next_cursor": None}
+    service.failing.clear()
+    old["created_at"] = (world.clock.now() - timedelta(days=1)).isoformat()
+    report = await backfill(world).once()
+    assert (report.published, report.history, report.unread) == (1, 1, 0)
+    async with world.database.reading() as session:
+        assert (await DeliveryHealth.of(session, "default")).pending == (young["id"],)
+        assert await cutover.left_alone(session, "default") == 1
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
