@@ -60,7 +60,7 @@ class CatchUp:
         bookmark = await start.bookmark()
         known = frozenset(bookmark.resume.head_ids if bookmark.resume else bookmark.head_ids) | self._looked_at
         begun = await start.begin_look(self._lister, known)
-        head: list[str] = []
+        head, gets_further = list[str](), False
         try:
             async with aclosing(begun.walk.pages()) as pages:
                 async for page in pages:
@@ -69,10 +69,14 @@ class CatchUp:
                     await self._backfill.missing.take(page, begun)
                     head = head or [item.id for item in page.items if item.id]
                     if begun.walk.pages_read + begun.reads >= LOOK_READS_MAX:
-                        break  # more news than a look may take: the next look begins at the head again
+                        # More news than a look may take: the next one begins at the head again. What was read singly
+                        # costs it no read, so it gets further than this one; of a full list it would see the same.
+                        gets_further = begun.reads > 0
+                        break
         finally:
             self._backfill.say_refused(begun.walk, counts=True)
         if begun.failures:
             raise begun.failures[0]
-        self._looked_at = frozenset(head)
+        if not gets_further:
+            self._looked_at = frozenset(head)
         return Coverage.NEWEST

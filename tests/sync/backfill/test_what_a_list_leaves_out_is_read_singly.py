@@ -542,3 +542,32 @@ async def test_a_look_at_the_newest_comes_back_for_what_it_could_not_read(
         assert await catch_up.walk() is Coverage.NEWEST
     assert (await types(world))["evt_000040"] == "order.paid"
     assert all(is_whole(event) for event in await world.published())
+
+
+async def test_looks_beside_a_walk_come_to_all_that_is_new(world: World, service: ScriptedService) -> None:
+    """A look ends after so many reads, which is one page listed in brief: the next one met what it had seen there, and
+    hints of the second page waited for the end of the walk."""
+    # case: B22, B23, C15
+    events = [service.event(number, order_id=f"A-{number}") for number in range(100)]
+    listed = [
+        {"id": one["id"], "created_at": (world.clock.now() - timedelta(seconds=number)).isoformat()}
+        for number, one in enumerate(events)
+    ]
+    pages: list[int] = []
+
+    def page(cursor: str | None, _limit: int) -> Json:
+        pages.append(begin := int(cursor or 0))
+        return {"items": listed[begin : begin + 30], "next_cursor": str(begin + 30) if begin < 90 else None}
+
+    service.lists["/v1/events"] = page
+    stage = backfill(world)
+    catch_up = CatchUp(stage)
+    async with stage.walking:
+        for look in range(1, 5):
+            assert await catch_up.walk() is Coverage.NEWEST
+            assert reads_of(service, events) == min(30 * look, len(events))
+        pages.clear()
+        for _ in range(2):
+            assert await catch_up.walk() is Coverage.NEWEST
+    assert pages == [0, 0], "where all was seen, a look ends where it began"
+    assert await types(world) == {one["id"]: "order.paid" for one in events}
