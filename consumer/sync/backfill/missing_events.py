@@ -144,6 +144,7 @@ class MissingEvents:
         lacking = {event.id for event in missing}
         here = [event for event in listed.events if event.id not in lacking]
         compared = await self._kept.compare(here, begun.unread)
+        begun.reads += compared.asked
         compared.check()
         strange = [*listed.strange, *await self._too_large(left.too_large)]
         follows, now = begun.options.follows_bookmark, self._app.clock.now()

@@ -18,6 +18,7 @@ from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.reading import quarantine
 from consumer.reason import Reason
+from consumer.sync.backfill.report import BackfillOptions
 from tests.support.ports import eventually
 from tests.sync.backfilling import backfill
 from tests.sync.conftest import LOCATORS, World, counted_by, delivery
@@ -139,6 +140,17 @@ async def test_where_the_list_is_brief_a_read_tells_it_and_nothing_is_ticked_off
     assert await shop.walk() == []
     assert service.calls[f"/v1/events/{EVENT}"] == asked, "once"
     assert shop.mismatches == 1
+
+
+# case: B22, B23
+async def test_these_reads_are_the_walks_own(world_here: World) -> None:
+    """A walk for hints, which makes only so many, made more."""
+    shop, service = Shop(world_here), world_here.service
+    service.lists["/v1/events"] = lambda _cursor, _limit: {"items": [{"id": EVENT}], "next_cursor": None}
+    await shop.hear(body("10.00"), body("99.00"))
+    begun = await shop.walker.start.begin(BackfillOptions(), world_here.api.client.events, sweeps=True)
+    await shop.walker.read(begun)
+    assert begun.reads == service.calls[f"/v1/events/{EVENT}"] == 1
 
 
 async def test_it_costs_a_page_one_statement_where_there_is_no_other_body(world_here: World) -> None:
