@@ -149,7 +149,8 @@ class PollLoop:
         if not records:
             await self._committed()
             if self._uncommitted:  # nothing more may come for long, and the group would seem to be behind
-                await self._commit(subscription)
+                self._start_commit(subscription)
+                await self._committed()
             else:
                 self._blind = None
             return
@@ -159,11 +160,15 @@ class PollLoop:
             if stored := await self._take(subscription, records, stop):
                 await self._committed()
                 self._uncommitted |= next_offsets(stored)
-                self._committing = asyncio.create_task(self._commit(subscription), name="work:commit")
+                self._start_commit(subscription)
         finally:
             self._idle.set()
         if not self._next.is_at_hand:
             await self._committed()
+
+    def _start_commit(self, subscription: Subscription) -> None:
+        """From now on whoever waits for `_committed`, as who gives partitions up does, waits for this commit."""
+        self._committing = asyncio.create_task(self._commit(subscription), name="work:commit")
 
     async def _commit(self, subscription: Subscription) -> None:
         """Whatever is not committed yet, what an earlier commit failed to do too."""

@@ -436,6 +436,20 @@ async def test_partitions_go_when_what_was_stored_of_them_is_committed(bench: Be
     assert bench.takes.asked == [batch(0)], "what was read ahead is another's"
 
 
+# case: G5, O7
+async def test_partitions_go_when_what_is_committed_again_is_committed(bench: Bench) -> None:
+    """Though nothing more had come: who gave them up did not wait for that commit, which then came from a stranger."""
+    await bench.poll([FIRST], commit=BrokerUnavailable())
+    slow = Slow(bench)
+    again = await slow.round([])
+    going = asyncio.create_task(bench.loop._finish_batch(frozenset({ZERO})))
+    await all_that_follows()
+    assert (again.done(), going.done(), bench.commits.asked) == (False, False, [{ZERO: 5}] * 2)
+    slow.ends[0].set_result(None)
+    await going
+    await again
+
+
 # case: O2
 async def test_a_commit_that_fails_while_the_next_is_stored_is_told(bench: Bench) -> None:
     slow = Slow(bench)
