@@ -141,6 +141,9 @@ async def order_unreadable(event: Event, ctx: Context) -> None:
     if is_newly_held and after.service_order_id is not None:
         # It may be there, under an id that cannot be looked up: too long, or with characters that nothing keeps.
         ctx.request_read("service_order", after.service_order_id, later(event, BY_SERVICE_ID_S))
+    if after.service_order_id is None and (meant := await order_of_service_id(ctx, order_id)) is not None:
+        # A payment named it while a read showed whose id at the service that is: a newer one takes the payment (U10).
+        ctx.request_read("order", meant)
     if after.requested_at is not None and after.is_unreadable:
         ctx.log.warning("requested_order_unreadable", order_id=order_id)
         detail = {"proof": after.proof_event_id, "request_id": event.find("/data/request_id")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 from consumer.errors import ConsumerError
 from consumer.events import Event
 from consumer.ledger import Database
+from handlers.fulfilment import lookups
 from handlers.fulfilment.order import Registration
 from handlers.fulfilment.registration import register
 from handlers.fulfilment.store import LATE
@@ -354,6 +356,43 @@ async def test_one_that_came_before_its_order_is_of_it_too(orders: Projections) 
     await orders.feed(payment("p1", 4, order_id="so1"), payment("p2", 5, order_id="so1"))
     assert await open_kinds(orders) == {("duplicate_payment", "A1")}
     assert len(orders.of_type("fulfilment.requested")) == 1
+
+
+async def test_one_that_came_while_its_order_was_read_is_of_it_too(
+    orders: Projections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had been looked up before that read was stored: the read found no payment to take, and nobody read again."""
+    # case: F28, U10
+    show = observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"})
+    await orders.feed(said("order.paid", "evt_1", order_id="A1"), show)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(lookups, "order_of_service_id", lambda *_: asyncio.sleep(0))
+        await orders.feed(payment("p1", 2, order_id="so1"))
+    assert await open_kinds(orders) == {("orphan_payment", "so1")}
+    assert await orders.asked() == {("order", "so1")}
+    denied = own("order.unreadable", "order:so1", {"order_id": "so1", "version": 3}, id_="drv_unreadable")
+    await orders.feed(denied)
+    assert ("order", "A1") in await orders.asked()
+    await orders.feed(observed("order:A1", 4, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    assert await open_kinds(orders) == set()
+    assert [row["order_id"] for row in await orders.rows(PAYMENTS)] == ["A1"]
+    assert [row["order_id"] for row in await orders.rows(ORDERS)] == ["A1"]
+    again = own("order.unreadable", "order:so1", {"order_id": "so1", "version": 5}, id_="drv_again")
+    before = await orders.asked()
+    await orders.feed(again)
+    assert await orders.asked() == before, "there is no such order any more"
+
+
+async def test_orders_that_name_each_other_are_not_asked_for_in_turn(orders: Projections) -> None:
+    # case: U10, F24
+    await orders.feed(said("order.paid", "evt_1", order_id="A1", id="A2"))
+    await orders.feed(said("order.paid", "evt_2", order_id="A2", id="A1"))
+    assert {row["service_order_id"] for row in await orders.rows(ORDERS)} == {"A1", "A2"}
+    await orders.forget_reads()
+    for one in ("A1", "A2"):
+        denial = {"order_id": one, "version": 3}
+        await orders.feed(own("order.unreadable", f"order:{one}", denial, id_=f"drv_unreadable_{one}"))
+    assert "order" not in {kind for kind, _ in await orders.asked()}
 
 
 TOLD = {
