@@ -184,7 +184,6 @@ async def look(settings: Settings, problems: Sequence[str]) -> Look:
     """Ask the ledger, the log, the disks and the plugins; within half a minute, whatever they do. `problems`: what is
     wrong with the settings."""
     found = Look()
-    registry = registry_of(settings)  # first: the plugins bring tables, which somebody may hold
     try:
         async with _in_time(), ledger(settings, lock_s=LOCK_S) as database:
             async with database.reading() as session:
@@ -202,6 +201,7 @@ async def look(settings: Settings, problems: Sequence[str]) -> Look:
                 open_queues = await queues(session)
                 memories = await remembered(session, settings)
                 last_pass = await passes.load(session)
+            registry = registry_of(settings)  # its plugins bring tables, which somebody may hold locked
             # This may wait for seconds, and who reads so long keeps others waiting.
             refused = await _why_unheard(database, found.processes, figures.at)
     except LedgerError as error:
