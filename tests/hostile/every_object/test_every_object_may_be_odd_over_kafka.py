@@ -115,5 +115,7 @@ async def none_of(found: Awaitable[list[Any]]) -> bool:
 
 
 async def is_right(kept: Kept, told: list[Told]) -> bool:
-    """All orders are requested, access is exact, and nothing waits."""
-    return not await kept.lacking(told) and not await kept.wrong()
+    """All orders are requested, access is exact, and nothing waits; what is not so is said."""
+    lacking, wrong = await kept.lacking(told), await kept.wrong()
+    assert not lacking and not wrong, f"lacking: {lacking}; wrong: {wrong}"
+    return True
