@@ -113,7 +113,7 @@ class ApplicationSync:
         self.identity = Identity(app)
         self.reconcile = Reconcile(app, publisher, policy=policy.reconcile)
         settlement = Settlement(app, publisher)
-        self.backfill = Backfill(app, settlement, policy=policy.backfill, gap_found=self.reconcile.wake)
+        self.backfill = Backfill(app, settlement, policy=policy.backfill, reconcile_due=self.reconcile.wake)
         self.confirm = Confirm(app, settlement, policy=policy.confirm, catch_up=CatchUp(self.backfill))
         self.refresh = Refresh(app, publisher, policy=policy.refresh)
         self.canary = Canary(app, settlement, first_walk=self.backfill.first_walk, every_s=policy.canary_every_s)

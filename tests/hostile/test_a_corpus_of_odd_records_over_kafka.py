@@ -22,10 +22,10 @@ from sqlalchemy import text
 from standardwebhooks import Webhook
 
 from consumer.ledger import Database
-from consumer.sync.health.status import application_status
 from tests.hostile.corpus import OddService, corpus
 from tests.hostile.texts import written
 from tests.promises.deployment import started
+from tests.support import first_walks
 from tests.support.load import SECRET
 from tests.support.loopback import LoopbackServer
 from tests.support.merchant.plugin import install_plugin
@@ -91,12 +91,6 @@ class Shop:
         """Every hint has come to an end, every run is done."""
         return not await self.count("hints") + await self.count("runs WHERE status <> 'succeeded'")
 
-    async def has_walked(self) -> bool:
-        """Whether the events were walked to their end once: what comes from now on is acted on."""
-        async with self.database.reading() as session:
-            found = await application_status(session, "default", "svc_app_test", datetime.now(UTC))
-            return found.walked_at is not None
-
     async def count(self, what: str) -> int:
         async with self.database.reading() as session:
             return int((await session.execute(text(f"SELECT count(*) FROM {what}"))).scalar_one())
@@ -134,7 +128,9 @@ async def running(
             assert done.returncode == 0, done.stderr
             async with started(serve, work, sync):
                 shop = Shop(service, warehouse, database, environ, orders, serve)
-                await eventually(shop.has_walked, within_s=60, every_s=0.2, what="the first walk")
+                await eventually(
+                    lambda: first_walks.are_over(database), within_s=60, every_s=0.2, what="the first walks are over"
+                )
                 service.shown.update(shown)
                 yield shop
         finally:

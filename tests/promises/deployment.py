@@ -21,6 +21,7 @@ from consumer.ledger.engine import schema
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
 from consumer.sync.health.status import ApplicationStatus, application_status
+from tests.support import first_walks
 from tests.support.merchant.plugin import install_plugin
 from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually, free_port
@@ -149,12 +150,9 @@ class Deployment:
 
     async def walked(self, within_s: float = 60.0) -> None:
         """Wait until the first walks are over: what comes now, a webhook is the first to tell."""
-
-        async def has_walked() -> bool:
-            standing = await self.standing()
-            return standing.walked_at is not None and standing.reconciled_at is not None
-
-        await eventually(has_walked, within_s=within_s, what="the first walks are over")
+        await eventually(
+            lambda: first_walks.are_over(self.database), within_s=within_s, what="the first walks are over"
+        )
 
     async def healthy(self, within_s: float = 60.0) -> None:
         """Wait until `consumer status` says so."""

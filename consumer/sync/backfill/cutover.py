@@ -7,6 +7,7 @@ was left alone, until somebody has seen to all of it: a complete walk of the who
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -64,11 +65,13 @@ class CutOver:
 
 
 class FirstWalk:
-    """When the first walk of an application began. What was older than `history` then is history."""
+    """When the first walk of an application began. What was older than `history` then is history. `begins` is set when
+    it does."""
 
-    def __init__(self, app: Application, history: timedelta = HISTORY) -> None:
+    def __init__(self, app: Application, history: timedelta = HISTORY, begins: asyncio.Event | None = None) -> None:
         self._app = app
         self.history = history
+        self._begins = begins or asyncio.Event()
         self._began: datetime | None = None
 
     async def began(self) -> datetime | None:
@@ -82,6 +85,7 @@ class FirstWalk:
         if await self.began() is None:
             async with self._app.database.transaction() as session:
                 await self._app.keep(session, Began(began=began))
+            self._begins.set()
 
     async def floor(self) -> datetime | None:
         """From when on events are acted on; None before the first walk of all has begun. Raises LedgerError."""

@@ -27,8 +27,9 @@ from consumer.sync.settlement import Settlement
 class Backfill(WokenStage):
     """Backfill of one application: walks every `interval_s` seconds.
 
-    `walking` is held while a walk moves the bookmark; `under_way` is that walk. `missing` takes its pages. `gap_found`
-    is set when a walk has found a gap in the list: state is all that is left then (case B13).
+    `walking` is held while a walk moves the bookmark; `under_way` is that walk. `missing` takes its pages.
+    `reconcile_due` is set when a walk has found a gap in the list, where state is all that is left (case B13), and when
+    the first walk of all begins: what was there before is to be remembered at once (case B30).
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Backfill(WokenStage):
         settlement: Settlement,
         *,
         policy: BackfillPolicy | None = None,
-        gap_found: asyncio.Event | None = None,
+        reconcile_due: asyncio.Event | None = None,
     ) -> None:
         super().__init__(f"backfill {app.name}", app.clock)
         self.app = app
@@ -49,8 +50,8 @@ class Backfill(WokenStage):
         self._telling = Telling(app.name, app.clock, app.metrics)
         self._lister = app.client.with_priority(Priority.BACKFILL).events
         self._policy = policy or BackfillPolicy()
-        self.first_walk = FirstWalk(app, self._policy.history)
-        self._gap_found = gap_found or asyncio.Event()
+        self._reconcile_due = reconcile_due or asyncio.Event()
+        self.first_walk = FirstWalk(app, self._policy.history, begins=self._reconcile_due)
         self.missing = MissingEvents(app, settlement)
         self._list_start = ListStart(app.database, app.name)
         self.start = StartingPoint(app, self.first_walk, self._policy)
@@ -187,7 +188,7 @@ class Backfill(WokenStage):
         self.app.metrics.gap_open.labels(self.app.name).set(int(health.gap_at is not None))
         self.app.metrics.events_history.labels(self.app.name).set(left_alone)
         if report.gap:
-            self._gap_found.set()
+            self._reconcile_due.set()
         return left_alone
 
     def _say(self, report: BackfillReport, left_alone: int | None) -> None:

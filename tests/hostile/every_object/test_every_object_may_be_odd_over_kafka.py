@@ -18,12 +18,12 @@ import aiohttp
 import pytest
 
 from consumer.ledger import Database
-from consumer.sync.health.status import application_status
 from tests.hostile.every_object.household import signed
 from tests.hostile.every_object.kept import Kept
 from tests.hostile.every_object.objects import OddService, Told, happened
 from tests.hostile.texts import written
 from tests.promises.deployment import started
+from tests.support import first_walks
 from tests.support.load import SECRET
 from tests.support.loopback import LoopbackServer
 from tests.support.ports import eventually
@@ -67,7 +67,9 @@ async def test_plain_ones_do_not_wait_and_all_end_right(
             await said("db", "upgrade", environ=environ)
             await said("reconcile", "--json", environ=environ)
             async with started(serve, work, sync):
-                await eventually(lambda: has_walked(database), within_s=60, every_s=0.2, what="the first walk")
+                await eventually(
+                    lambda: first_walks.are_over(database), within_s=60, every_s=0.2, what="the first walks are over"
+                )
                 waiting, took = iter(told), list[float]()
                 while some := list(islice(waiting, AT_ONCE)):
                     took.append(await in_time(service, kept, some, f"{serve.addresses['public_url']}/webhooks/default"))
@@ -84,13 +86,6 @@ async def test_plain_ones_do_not_wait_and_all_end_right(
 async def said(*words: str, environ: dict[str, str]) -> None:
     done = await asyncio.to_thread(command, *words, environ=environ, within_s=2 * WITHIN_S)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-async def has_walked(database: Database) -> bool:
-    """Whether the events were walked to their end once: what comes from now on is acted on."""
-    async with database.reading() as session:
-        found = await application_status(session, "default", "svc_app_test", datetime.now(UTC))
-        return found.walked_at is not None
 
 
 async def in_time(service: OddService, kept: Kept, some: list[Told], address: str) -> float:
@@ -117,5 +112,5 @@ async def none_of(found: Awaitable[list[Any]]) -> bool:
 async def is_right(kept: Kept, told: list[Told]) -> bool:
     """All orders are requested, access is exact, and nothing waits; what is not so is said."""
     lacking, wrong = await kept.lacking(told), await kept.wrong()
-    assert not lacking and not wrong, f"lacking: {lacking}; wrong: {wrong}"
+    assert (lacking, wrong) == ([], [])
     return True

@@ -474,7 +474,7 @@ async def test_a_gap_is_noted_before_what_waits_is_asked_for_again(
     async with world.database.reading() as session:
         found = await DeliveryHealth.of(session, "default")
     assert (found.gap_at is not None, len(found.pending)) == (True, len(rest))
-    assert stage._gap_found.is_set()
+    assert stage._reconcile_due.is_set()
 
 
 async def test_what_was_asked_for_again_is_noted_too(world: World, service: ScriptedService) -> None:

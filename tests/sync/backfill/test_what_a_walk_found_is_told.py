@@ -15,6 +15,7 @@ from consumer.clock import DrivenClock
 from consumer.ledger.reading import hints, quarantine
 from consumer.lists.bookmark import ListOrder
 from consumer.lists.progress import Progress
+from consumer.payments import PaymentsError
 from consumer.reason import Reason
 from consumer.sync.backfill.catch_up import LOOK_READS_MAX, CatchUp, Coverage
 from consumer.sync.backfill.policy import BackfillPolicy
@@ -287,22 +288,40 @@ async def test_what_no_topic_takes_is_tried_once_and_its_webhook_waits_no_more(w
     assert counted_by(world.metrics, "walked", "default", "strange") == 1
 
 
+async def test_the_first_walk_of_all_calls_for_reconcile(world: World) -> None:
+    """Up to a minute later, what was paid meanwhile and told by no event was taken for history, too."""
+    # case: B30
+    Listed(world).add(1)
+    reconcile_due = asyncio.Event()
+    stage = Backfill(world.app, world.settlement(), reconcile_due=reconcile_due)
+    world.service.failing["/v1/events"] = 503
+    with pytest.raises(PaymentsError):
+        await stage.once()
+    assert reconcile_due.is_set(), "though it is cut at once: from now on events are acted on"
+    reconcile_due.clear()
+    world.service.failing.clear()
+    await stage.once()
+    assert not reconcile_due.is_set()
+
+
 async def test_a_gap_calls_for_reconcile_and_stands_until_that_is_done(world: World) -> None:
     # case: B13
     listed = Listed(world)
     listed.add(1)
-    gap_found = asyncio.Event()
-    stage = Backfill(world.app, world.settlement(), gap_found=gap_found)
+    reconcile_due = asyncio.Event()
+    stage = Backfill(world.app, world.settlement(), reconcile_due=reconcile_due)
     assert not (await stage.once()).gap
-    assert (gap_found.is_set(), counted_by(world.metrics, "gap_open", "default")) == (False, 0)
+    reconcile_due.clear()
+    assert not (await stage.once()).gap
+    assert (reconcile_due.is_set(), counted_by(world.metrics, "gap_open", "default")) == (False, 0)
     world.clock.advance(7200)
     listed.items.clear()
     listed.add(9)
     assert (await stage.once()).gap
-    assert (gap_found.is_set(), counted_by(world.metrics, "gap_open", "default")) == (True, 1)
-    gap_found.clear()
+    assert (reconcile_due.is_set(), counted_by(world.metrics, "gap_open", "default")) == (True, 1)
+    reconcile_due.clear()
     assert not (await stage.once()).gap
-    assert (gap_found.is_set(), counted_by(world.metrics, "gap_open", "default")) == (False, 1)
+    assert (reconcile_due.is_set(), counted_by(world.metrics, "gap_open", "default")) == (False, 1)
 
 
 async def test_history_that_is_left_alone_is_said_at_growing_intervals_and_its_end(world: World) -> None:
