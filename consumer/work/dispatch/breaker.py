@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 
 PATIENCE_S = 3 * 86400.0
 PROBE_S, PUT_OFF_MOST_S = 1.0, 60.0
+PUT_OFF_AT_ONCE, PUT_OFF_EVERY_S = 100, 0.5
 BEHIND = 0.1
 """What failed is due behind those that were put off to the same probe, by this share of the wait."""
 
@@ -35,6 +36,29 @@ class Strike:
     age_s: float = 0.0
     is_last: bool = False
     certain: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Until when runs were put off, by a monotonic clock: `count` of them until `at_s`, or soon after, none for longer.
+
+    No more than PUT_OFF_AT_ONCE come in any PUT_OFF_EVERY_S: what many that wait cost everybody else does not grow with
+    them. In return the last begin later when the wait is over: of 10,000, within 50 seconds.
+    """
+
+    at_s: float
+    count: int = 0
+
+    def then(self, at_s: float) -> tuple[Spread, float]:
+        """With one more, that waits until `at_s` or longer; and until when it does."""
+        following_s = self.at_s + PUT_OFF_EVERY_S
+        if at_s >= following_s:
+            after = Spread(at_s=at_s, count=1)
+        elif self.count < PUT_OFF_AT_ONCE:
+            after = Spread(at_s=self.at_s, count=self.count + 1)
+        else:
+            after = Spread(at_s=following_s, count=1)
+        return after, max(at_s, after.at_s)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Handler, RetryLater
 from consumer.retry import Failure
 from consumer.telemetry.logs import Condition
-from consumer.work.dispatch.breaker import Breaker, BreakerPolicy, Strike
+from consumer.work.dispatch.breaker import Breaker, BreakerPolicy, Spread, Strike
 from consumer.work.outcome import Failed, Outcome, Succeeded
 
 LATER = datetime.max.replace(tzinfo=UTC)
@@ -42,11 +42,17 @@ class Breakers:
         self._all: dict[str, dict[str, Breaker]] = {}
         self._waits: dict[tuple[str, str], Condition] = {}
         self._answered: dict[str, datetime] = {}
+        self._spread: dict[tuple[str, str], Spread] = {}
 
     def open(self) -> Mapping[str, Breaker]:
         """What is to be told of the handlers that wait, by handler: of several applications the one that waits longest,
         and which wait, where others do not."""
         return {name: _told(of_each) for name, of_each in self._all.items() if self._waits_for_some(name)}
+
+    def waits(self, handler: str, application: str) -> bool:
+        """Whether this application's runs of the handler wait."""
+        found = self._all.get(handler, {}).get(application)
+        return found is not None and found.is_open
 
     def is_open(self, handler: str) -> bool:
         """Whether this handler waits as a whole: what it depends on answers for none of its applications."""
@@ -73,10 +79,12 @@ class Breakers:
         self._answered = {name: at for name, at in self._answered.items() if answered.get(name) != at}
 
     def room(self, handler: Handler, now: datetime, limit: int) -> int:
-        """How many of the handler's runs may start now, of `limit` that could."""
+        """How many of the handler's runs may be claimed to start now, of `limit` that could. Where all of several
+        applications wait and one's probe is due, more than may start: others' runs may be due before any of its own."""
         if not self.is_open(handler.name):
             return limit
-        return min(limit, sum(one.room(now, 1) for one in self._all[handler.name].values()))
+        rooms = [one.room(now, 1) for one in self._all[handler.name].values()]
+        return limit if len(rooms) > 1 and any(rooms) else min(limit, sum(rooms))
 
     def start(self, handler: Handler, run: ClaimedRun, now: datetime) -> Failed | None:
         """A run is started; while its application's breaker is half-open it is the probe. One that may not start, since
@@ -85,7 +93,8 @@ class Breakers:
         if found is None or not found.is_open:
             return None
         if not found.room(now, 1):
-            return Failed(Failure(RetryLater.code, found.reason, after_s=found.put_off_s(now)), "")
+            after_s = self._put_off_s((handler.name, run.application), found, now)
+            return Failed(Failure(RetryLater.code, found.reason, after_s=after_s), "")
         self._all[handler.name][run.application] = found.probed()
         return None
 
@@ -120,6 +129,13 @@ class Breakers:
             case Failed():
                 self._set(name, application, found.answered(succeeded=False))
                 return outcome
+
+    def _put_off_s(self, whose: tuple[str, str], found: Breaker, now: datetime) -> float:
+        now_s = self._monotonic()
+        at_s = now_s + found.put_off_s(now)
+        before = self._spread.get(whose, Spread(at_s=at_s))
+        self._spread[whose], until_s = before.then(at_s)
+        return until_s - now_s
 
     def _waits_for_some(self, handler: str) -> bool:
         return any(one.is_open for one in self._all.get(handler, {}).values())

@@ -296,25 +296,27 @@ class Dispatcher:
         return len(fresh)
 
     def _start_waiting(self, handler: Handler) -> None:
-        """Of what is claimed, as many as there is room for."""
+        """Of what is claimed, as many as there is room for; what may not start is put off."""
         name = handler.name
         if self._is_stopping or name in self.paused or not self._ahead.count(name):
             return
         if self._may_be_lost(name):
             self.wake()  # it is given back
             return
-        room = min(self._room(handler, now := self._clock.now()), self._ahead.count(name))
-        for _ in range(room):
+        now = self._clock.now()
+        while self._ahead.count(name) and self._room(handler, now) > 0:
             claimed = self._ahead.pop(name, self._clock.monotonic())
-            self._start(handler, claimed, self._breakers.start(handler, claimed.run, now))
+            self._started += 1
+            self._unstored[name] += 1
+            if put_off := self._breakers.start(handler, claimed.run, now):
+                # No attempt, and nobody's room: what it depends on does not answer for its application.
+                self._writer.add(untried(handler, claimed.run, claimed.event, put_off, now=now))
+            else:
+                self._start(handler, claimed)
 
-    def _start(self, handler: Handler, claimed: Claimed, put_off: Failed | None) -> None:
+    def _start(self, handler: Handler, claimed: Claimed) -> None:
         self._busy[handler.name] += 1
-        self._unstored[handler.name] += 1
-        self._started += 1
-        run, event = claimed.run, claimed.event
-        work = self._work(handler, run, event) if put_off is None else self._put_off(handler, run, event, put_off)
-        task = asyncio.create_task(work, name=f"run:{handler.name}")
+        task = asyncio.create_task(self._work(handler, claimed.run, claimed.event), name=f"run:{handler.name}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._ended, handler))
 
@@ -330,10 +332,6 @@ class Dispatcher:
             self.wake()
 
     # --- work --------------------------------------------------------------------------------------------------
-
-    async def _put_off(self, handler: Handler, run: ClaimedRun, event: Event, outcome: Failed) -> None:
-        """No attempt: what it depends on does not answer for its application."""
-        self._writer.add(untried(handler, run, event, outcome, now=self._clock.now()))
 
     async def _work(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         with on_the_way_of(event):

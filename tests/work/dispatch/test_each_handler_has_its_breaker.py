@@ -14,7 +14,7 @@ from consumer.errors import HandlerTimeout
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Context, Event, Handler
 from consumer.retry import Failure, RetryPolicy
-from consumer.work.dispatch.breaker import PATIENCE_S
+from consumer.work.dispatch.breaker import PATIENCE_S, PUT_OFF_AT_ONCE, PUT_OFF_EVERY_S
 from consumer.work.dispatch.breakers import LAPSES_S, Breakers
 from consumer.work.outcome import Failed, Outcome, Succeeded
 
@@ -49,10 +49,11 @@ class World:
         )
 
     def judge(
-        self, outcome: Outcome, name: str = "h", *, number: int = 1, attempts: int = 0, application: str = "a"
-    ) -> Outcome:
+        self, outcome: Outcome, name: str = "h", *, number: int = 1, attempts: int = 0, application: str = "a",
+        now: datetime = NOW,
+    ) -> Outcome:  # fmt: skip
         of_it = run(number, attempts=attempts, application=application)
-        return self.breakers.judge(handler(name), of_it, outcome, NOW)
+        return self.breakers.judge(handler(name), of_it, outcome, now)
 
     def opened(self) -> World:
         for number in range(3):
@@ -219,6 +220,42 @@ def test_while_a_probe_is_under_way_the_others_look_ever_more_rarely() -> None:
     assert waits == [1.0, 1.0, 2.0, 30.0, 60.0]
 
 
+# case: R11, G8
+def test_what_a_shop_that_waits_costs_in_a_second_does_not_grow_with_how_many_of_its_runs_wait() -> None:
+    """All of them were due at each probe: the other shops stood behind 10,000 that were put off, for ten seconds."""
+    world, now = World().opened(), NOW
+    world.judge(Succeeded(), application="b")
+    due, looked = dict.fromkeys(range(3000), 0.0), []
+    for second in range(1, 90):
+        world.clock.advance(1)
+        now = NOW + timedelta(seconds=second)
+        looked.append(0)
+        for number in sorted((one for one, at_s in due.items() if at_s <= second), key=lambda one: (due[one], one)):
+            looked[-1] += 1
+            ended = world.breakers.start(handler(), run(number), now) or world.judge(AWAY, number=number, now=now)
+            assert isinstance(ended, Failed)
+            due[number] = second + (ended.failure.after_s or 0.0)
+    assert looked[0] == 3000, "they were due"
+    assert max(looked[1:]) <= 2 * PUT_OFF_AT_ONCE + 2
+    assert max(due.values()) <= 90 + 60 + 3000 / PUT_OFF_AT_ONCE * PUT_OFF_EVERY_S, "none waits for much longer"
+    probes = {one.until for one in world.breakers.open().values()}
+    assert probes == {NOW + timedelta(seconds=1 + 2 + 4 + 8 + 16 + 32 + 60)}, "each probe came when it was due"
+
+
+def test_a_clock_that_was_ahead_puts_nothing_off_for_longer() -> None:
+    world = World().opened()
+    world.judge(Succeeded(), application="b")
+    ahead = NOW + timedelta(hours=1)
+    world.judge(AWAY, now=ahead)
+    world.breakers.start(handler(), run(1), ahead)
+    world.judge(AWAY, now=ahead)
+    world.breakers.start(handler(), run(2), ahead)
+    assert world.breakers.start(handler(), run(2), NOW) is None, "its probe is due"
+    put_off = world.breakers.start(handler(), run(3), NOW)
+    assert put_off is not None
+    assert put_off.failure.after_s == 2.0, "as those before it"
+
+
 def test_a_shop_of_which_no_run_came_yet_does_not_wait_for_another_s_warehouse() -> None:
     world = World("a", "b").opened()
     assert not world.breakers.is_open("h")
@@ -251,7 +288,11 @@ def test_where_no_shop_s_warehouse_answers_the_handler_waits_as_a_whole() -> Non
         world.judge(AWAY, application="b", number=number)
     assert world.breakers.is_open("h")
     assert world.breakers.room(handler(), NOW, 7) == 0
-    assert world.breakers.room(handler(), NOW + timedelta(seconds=1), 7) == 2, "a probe for each"
+    then = NOW + timedelta(seconds=1)
+    assert world.breakers.room(handler(), then, 7) == 7, "many of one may be due before the first of the other"
+    started = [world.breakers.start(handler(), run(application=one), then) for one in ("a", "a", "b", "b")]
+    assert [one is None for one in started] == [True, False, True, False], "a probe for each"
+    assert world.breakers.room(handler(), then, 7) == 0
     assert world.breakers.open()["h"].reason == "refused"
     assert world.told == [("h", True)]
     world.breakers.forget("h")

@@ -166,7 +166,7 @@ def test_there_is_no_room_for_what_may_not_begin() -> None:
 # case: R11
 def test_the_one_that_begins_while_the_breaker_is_half_open_is_the_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     desk, begun = Desk(), list[str]()
-    monkeypatch.setattr(desk.it, "_start", lambda handler, claimed, put_off: begun.append(claimed.run.event_id))
+    monkeypatch.setattr(desk.it, "_start", lambda handler, claimed: begun.append(claimed.run.event_id))
     away = failed(ConnectionRefusedError())
     for _ in range(SHIP.breaker_after):
         desk.breakers.judge(SHIP, result(SLIP).run, away, desk.it._clock.now())
@@ -265,7 +265,7 @@ async def test_who_found_less_than_there_is_room_for_has_caught_up_and_knows_whe
 
     begun: list[str] = []
     monkeypatch.setattr(desk.it, "_database", ledger)
-    monkeypatch.setattr(desk.it, "_start", lambda handler, one, put_off: begun.append(one.run.event_id))
+    monkeypatch.setattr(desk.it, "_start", lambda handler, one: begun.append(one.run.event_id))
     monkeypatch.setattr(runs, "next_due", next_due)
     monkeypatch.setattr(runs, "claim", claims)
     monkeypatch.setattr(events, "load", loads)
