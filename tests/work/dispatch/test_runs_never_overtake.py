@@ -28,12 +28,14 @@ from consumer.plugin import Context, Handler
 from consumer.retry import Failure, OnDead, RetryPolicy
 from consumer.testing.ground import empty_ledger
 from consumer.work.dispatch.breakers import Breakers
-from consumer.work.dispatch.result_writer import conclude, store
+from consumer.work.dispatch.result_writer import Result, conclude, store, untried
 from consumer.work.outcome import Failed, Outcome, Succeeded
 from tests.support.ledger.parked import release_stranded
 
 T = TypeVar("T")
-KEYS = ("order:a", "order:b")
+KEYS = ("order:a", "order:b", "order:c", "order:d")
+SHOPS = {"order:a": "near", "order:b": "near", "order:c": "far", "order:d": "far"}
+"""Whose order it is: two applications, each with a breaker of its own."""
 WORKERS = ("w1", "w2")
 LEASE_S = 15.0
 WHAT = st.sampled_from(["succeed", "fail", "fail", "reject", "later", "unreachable", "unreachable"])
@@ -55,7 +57,8 @@ HANDLERS = {
 
 
 class Lanes(RuleBasedStateMachine):
-    """Two workers, two handlers, two keys; arrivals, claims, outcomes, lost claims, operators, in any interleaving."""
+    """Two workers, two handlers, two shops of two keys each; arrivals, claims, outcomes, lost claims, operators, in any
+    interleaving."""
 
     @initialize()
     def begin(self) -> None:
@@ -68,9 +71,13 @@ class Lanes(RuleBasedStateMachine):
         self.held: dict[str, dict[tuple[str, str, str], ClaimedRun]] = {worker: {} for worker in WORKERS}
         # The model: what arrived, per lane in order of arrival.
         self.arrived: dict[tuple[str, str], list[str]] = {(h, k): [] for h in HANDLERS for k in KEYS}
-        self.breakers = {worker: Breakers() for worker in WORKERS}
+        self.breakers = {worker: self.anew() for worker in WORKERS}
         self.paused: set[str] = set()
         self.do(self.register())
+
+    def anew(self) -> Breakers:
+        """A process's breakers when it begins."""
+        return Breakers(monotonic=self.clock.monotonic, applications=frozenset(SHOPS.values()))
 
     async def register(self) -> None:
         async with self.database.transaction() as session:
@@ -99,7 +106,7 @@ class Lanes(RuleBasedStateMachine):
         async def take() -> None:
             async with self.database.transaction() as session:
                 new = await events.record(session, [an_event(event_id, key, self.clock)], self.clock.now())
-                lanes = await runs.blocked_lanes(session, {("default", key)})
+                lanes = await runs.blocked_lanes(session, {(SHOPS[key], key)})
                 await runs.add(
                     session,
                     [self.new_run(name, event_id, key, seq, lanes) for name in HANDLERS for seq in new.values()],
@@ -111,9 +118,9 @@ class Lanes(RuleBasedStateMachine):
             self.arrived[name, key].append(event_id)
 
     def new_run(self, name: str, event_id: str, key: str, seq: int, lanes: set[tuple[str, str, str]]) -> Run:
-        blocked = ("default", name, key) in lanes
+        blocked = (SHOPS[key], name, key) in lanes
         return Run(
-            application="default", event_id=event_id, handler=name, seq=seq, key=key,
+            application=SHOPS[key], event_id=event_id, handler=name, seq=seq, key=key,
             status=runs.first_status(blocked=blocked), blocking=True, next_at=None if blocked else self.clock.now(),
         )  # fmt: skip
 
@@ -135,8 +142,19 @@ class Lanes(RuleBasedStateMachine):
         for run in claimed:
             assert name not in self.paused
             self.may_start(run)
-            self.held[worker][run.id] = run
-            assert self.breakers[worker].start(HANDLERS[name], run, self.clock.now()) is None
+            if put_off := self.breakers[worker].start(HANDLERS[name], run, self.clock.now()):
+                self.put_off(worker, run, put_off)
+            else:
+                self.held[worker][run.id] = run
+
+    def put_off(self, worker: str, run: ClaimedRun, outcome: Failed) -> None:
+        """Its shop's warehouse does not answer, another's may: it waits, for no attempt, and not for long."""
+        assert outcome.failure.after_s is not None
+        assert 0 < outcome.failure.after_s <= 60
+        now = self.clock.now()
+        result = untried(HANDLERS[run.handler], run, an_event(run.event_id, run.key, self.clock), outcome, now=now)
+        assert (result.finish.attempts, result.attempt) == (run.attempts, None)
+        self.store(result, worker)
 
     def may_start(self, run: ClaimedRun) -> None:
         """Nothing overtakes: every earlier run of the lane is settled (or dead where that does not block)."""
@@ -156,7 +174,19 @@ class Lanes(RuleBasedStateMachine):
         held = list(self.held[worker].values())
         if not held:
             return
-        run = held[which % len(held)]
+        self.end(worker, held[which % len(held)], what)
+
+    @rule(worker=st.sampled_from(WORKERS), name=st.sampled_from(sorted(HANDLERS)), away=st.sampled_from(KEYS))
+    def one_shop_is_away(self, worker: str, name: str, away: str) -> None:
+        """Orders of both are tried one after another: only the other shop's get through."""
+        for key in KEYS:
+            self.arrive(key)
+        for _ in KEYS:
+            self.claim(worker, name, 1)
+            for run in list(self.held[worker].values()):
+                self.end(worker, run, "unreachable" if run.application == SHOPS[away] else "succeed")
+
+    def end(self, worker: str, run: ClaimedRun, what: str) -> None:
         del self.held[worker][run.id]
         outcome = {
             "succeed": Succeeded(),
@@ -172,22 +202,27 @@ class Lanes(RuleBasedStateMachine):
             HANDLERS[run.handler], run, event, outcome, worker=worker, started_at=now, now=now
         )  # fmt: skip
 
+        self.store(result, worker)
+
+    def store(self, result: Result, worker: str) -> None:
         async def write() -> None:
             async with self.database.transaction() as session:
-                await store(session, [result], worker=worker, now=now)
+                await store(session, [result], worker=worker, now=self.clock.now())
 
         self.do(write())
 
     def judged(self, worker: str, run: ClaimedRun, outcome: Outcome, what: str) -> Outcome:
         """As its worker's breaker counts it."""
         breakers, handler = self.breakers[worker], HANDLERS[run.handler]
-        before = breakers.open().get(handler.name)
+        before = {application: breakers.waits(handler.name, application) for application in SHOPS.values()}
         judged = breakers.judge(handler, run, outcome, self.clock.now())
+        after = {application: breakers.waits(handler.name, application) for application in SHOPS.values()}
         if what == "unreachable":
-            after = breakers.open().get(handler.name)
             is_spared = isinstance(judged, Failed) and judged.failure.after_s is not None
-            assert is_spared == (after is not None), "an attempt is spared exactly while the breaker is open"
-            assert before is None or after is not None, "no failure closes a breaker"
+            assert is_spared == after[run.application], "an attempt is spared exactly while its shop's breaker is open"
+            assert after[run.application] or not before[run.application], "no failure closes a breaker"
+        others = before.keys() - {run.application}
+        assert [before[one] for one in others] == [after[one] for one in others], "one shop says nothing of another"
         return judged
 
     @rule(name=st.sampled_from(sorted(HANDLERS)), is_pause=st.booleans())
@@ -211,7 +246,7 @@ class Lanes(RuleBasedStateMachine):
     def crash(self, worker: str) -> None:
         """A worker is killed: its claims stay in the ledger until they run out, its breakers are forgotten."""
         self.held[worker].clear()
-        self.breakers[worker] = Breakers()
+        self.breakers[worker] = self.anew()
 
     @rule(worker=st.sampled_from(WORKERS))
     def stop_cleanly(self, worker: str) -> None:
@@ -222,7 +257,7 @@ class Lanes(RuleBasedStateMachine):
 
         self.do(give())
         self.held[worker].clear()
-        self.breakers[worker] = Breakers()
+        self.breakers[worker] = self.anew()
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 20.0]))
     def pass_time(self, seconds: float) -> None:
@@ -312,7 +347,7 @@ class Lanes(RuleBasedStateMachine):
 
 def an_event(event_id: str, key: str, clock: DrivenClock) -> Event:
     return Event(
-        application="default", id=event_id, type="order.paid", key=key, trust=Trust.SIGNED, source=Source.WEBHOOK,
+        application=SHOPS[key], id=event_id, type="order.paid", key=key, trust=Trust.SIGNED, source=Source.WEBHOOK,
         raw=b"{}", received_at=clock.now(), order_id=key.partition(":")[2],
     )  # fmt: skip
 
