@@ -254,7 +254,7 @@ async def _waiting(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> 
         if row["status"] == RunStatus.DEAD:
             entry["died_at"] = row["updated_at"]
         failure = await _failure(session, row)
-        is_in_trouble = failure or row["handler"] in kept or row["status"] == RunStatus.DEAD
+        is_in_trouble = failure or (row["application"], row["handler"]) in kept or row["status"] == RunStatus.DEAD
         told = runbooks.get(row["handler"]) if is_in_trouble else None
         found.append((row, entry | failure | ({"runbook": told} if told else {}) | wait_of(row, kept)))
     return found

@@ -14,7 +14,7 @@ from consumer.columns import among
 from consumer.console.alarms.queues import KINDS, TABLES
 from consumer.console.cure import redrive
 from consumer.ledger.audit import by_handler
-from consumer.ledger.handling.handlers import bystanders
+from consumer.ledger.handling.handlers import bystanders, waits_for
 from consumer.ledger.tables import AuditRow, DeadLetterRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
 
 EVENTS: Table = EventRow.__table__
@@ -115,30 +115,39 @@ def _death(row: Mapping[str, Any]) -> Entry:
     return found | {"attempts": row["attempts"], "error": row["code"], "reason": row["reason"]}
 
 
-async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """By handler: why its runs stand still, where an operator or what it depends on keeps it."""
-    names = {row["handler"] for row in runs}
-    if not names:
+async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """By application and handler: why its runs stand still, where an operator or what it depends on keeps it."""
+    wanted: dict[str, set[str]] = {}
+    for run in runs:
+        wanted.setdefault(run["handler"], set()).add(run["application"])
+    if not wanted:
         return {}
-    found: dict[str, str] = {}
-    for row in (await session.execute(select(HANDLERS).where(HANDLERS.c.name.in_(names)))).mappings():
-        if row["paused_at"] is not None:
-            since = f"{row['paused_at']:%Y-%m-%d %H:%M:%S}"
-            why = f": {row['paused_reason']}" if row["paused_reason"] else ""
-            told = f"handler {row['name']} is paused since {since} by {row['paused_by']}{why}"
-            found[row["name"]] = f"{told}; consumer handlers resume {row['name']} --reason …"
-        elif row["waiting_since"] is not None:
-            since = f"{row['waiting_since']:%Y-%m-%d %H:%M:%S}"
-            found[row["name"]] = f"handler {row['name']} waits since {since}: {row['waiting_reason']}"
+    found: dict[tuple[str, str], str] = {}
+    for row in (await session.execute(select(HANDLERS).where(HANDLERS.c.name.in_(wanted)))).mappings():
+        for application in wanted[row["name"]]:
+            if told := _held_up(row, application):
+                found[application, row["name"]] = told
     return found
 
 
-def wait_of(row: Mapping[str, Any], handlers: Mapping[str, str]) -> Entry:
+def _held_up(row: Mapping[str, Any], application: str) -> str | None:
+    if row["paused_at"] is not None:
+        since = f"{row['paused_at']:%Y-%m-%d %H:%M:%S}"
+        why = f": {row['paused_reason']}" if row["paused_reason"] else ""
+        told = f"handler {row['name']} is paused since {since} by {row['paused_by']}{why}"
+        return f"{told}; consumer handlers resume {row['name']} --reason …"
+    if row["waiting_since"] is not None and waits_for(application, row["waiting_reason"]):
+        since = f"{row['waiting_since']:%Y-%m-%d %H:%M:%S}"
+        return f"handler {row['name']} waits since {since}: {row['waiting_reason']}"
+    return None
+
+
+def wait_of(row: Mapping[str, Any], kept: Mapping[tuple[str, str], str]) -> Entry:
     """What a run that is not over waits for, as an entry's own words; nothing where its time is all it waits for."""
     if row["status"] == RunStatus.DEAD:
         return {"waits": f"an operator: {redrive(row['event_id'], row['application'])}"}
-    if row["handler"] in handlers:
-        return {"waits": handlers[row["handler"]]}
+    if (told := kept.get((row["application"], row["handler"]))) is not None:
+        return {"waits": told}
     if row["status"] == RunStatus.PARKED:
         return {"waits": "an earlier run of the same handler and key"}
     return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -15,10 +16,12 @@ from consumer.console.explain import explain_customer, explain_order, explain_su
 from consumer.console.operators.words import say
 from consumer.errors import NotFound
 from consumer.ledger import Database, leases
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import handlers, runs
 from consumer.ledger.handling.runs import Attempt, Run
 from consumer.ledger.tables import DeadLetterRow, RunStatus
+from consumer.plugin import Context, Event, Handler
 from handlers.access.policy import Policy
+from tests.contract.ledger.facts import HANDLER, run, store
 from tests.support.handling.projections import START, Projections, observed, own, said, unreadable
 
 
@@ -310,3 +313,44 @@ async def test_what_was_redriven_and_not_tried_since_did_not_fail_again(
         await session.flush()
         found = await explain_order(session, "default", "A1")
     assert [one["code"] for one in found["timeline"] if one["code"].startswith("run.")] == told
+
+
+# case: A50, G8, R11
+async def test_orders_of_one_shop_do_not_wait_for_the_warehouse_of_another(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    handler = Handler(name=HANDLER, types=("*",), function=nothing)
+    for shop in ("far", "near"):
+        await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", application=shop))
+        await store(sqlite_ledger, replace(run(1, key="order:A1"), application=shop))
+    await store_waiting(sqlite_ledger, handler, handlers.only(["far", "further"], "gaierror: no such name"))
+    waits = f"handler {HANDLER} waits since {START:%Y-%m-%d %H:%M:%S}: "
+    assert await waits_told(sqlite_ledger) == {"far": f"{waits}only far, further: gaierror: no such name", "near": None}
+    await store_waiting(sqlite_ledger, handler, "gaierror: no such name")
+    assert await waits_told(sqlite_ledger) == dict.fromkeys(("far", "near"), f"{waits}gaierror: no such name")
+    await store_waiting(sqlite_ledger, handler, handlers.only(["far"], "refused"))
+    async with sqlite_ledger.transaction() as session:
+        await handlers.pause(session, HANDLER, by="ann", reason="it ships twice", now=START)
+    told = await waits_told(sqlite_ledger)
+    assert told["far"] == told["near"]
+    assert "is paused" in (told["near"] or "")
+
+
+async def nothing(event: Event, ctx: Context) -> None:
+    """Nothing."""
+
+
+async def store_waiting(database: Database, handler: Handler, reason: str) -> None:
+    async with database.transaction() as session:
+        await handlers.register(session, [handler], START)
+        await handlers.set_waiting(session, handler.name, since=START, reason=reason)
+
+
+async def waits_told(database: Database) -> dict[str, str | None]:
+    """What the run of each shop's order is said to wait for."""
+    told: dict[str, str | None] = {}
+    async with database.reading() as session:
+        for shop in ("far", "near"):
+            found = await explain_order(session, shop, "A1")
+            [told[shop]] = [one.get("waits") for one in found["next"] if one.get("by") == HANDLER]
+    return told

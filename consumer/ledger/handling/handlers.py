@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _HANDLERS: Table = HandlerRow.__table__
 
 _PAUSED = select(_HANDLERS.c.name).where(_HANDLERS.c.paused_at.is_not(None))
+
+_ONLY = re.compile(r"only ([a-z0-9_, -]+): ")
 
 LIVE_S = 120.0
 """A handler that no worker has registered for so long is one that no living worker has."""
@@ -112,6 +115,18 @@ async def resume(session: AsyncSession, name: str) -> bool:
 async def set_waiting(session: AsyncSession, name: str, *, since: datetime | None, reason: str | None) -> bool:
     """Note that the handler waits for what it depends on, or (None) that it does no more."""
     return await _set(session, name, waiting_since=since, waiting_reason=(reason or "")[:REASON_CHARS] or None)
+
+
+def only(applications: Collection[str], reason: str) -> str:
+    """Why a handler waits, where it does for these applications alone."""
+    return f"only {', '.join(sorted(applications))}: {reason}"
+
+
+def waits_for(application: str, reason: str | None) -> bool:
+    """Whether a handler that waits for this `reason` does so for the application: it names those for which it does,
+    where it goes on for others."""
+    named = _ONLY.match(reason or "")
+    return named is None or application in named[1].split(", ")
 
 
 async def waiting_is_over(session: AsyncSession, answered: Mapping[str, datetime]) -> None:

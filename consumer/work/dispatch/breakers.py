@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from consumer.errors import HandlerTimeout
+from consumer.ledger.handling import handlers
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Handler, RetryLater
 from consumer.retry import Failure
@@ -167,7 +168,7 @@ def _told(of_each: Mapping[str, Breaker]) -> Breaker:
     longest = min(waiting.values(), key=lambda one: one.open_since or LATER)
     if len(waiting) == len(of_each):
         return longest
-    return replace(longest, reason=f"{', '.join(sorted(waiting))}: {longest.reason}")
+    return replace(longest, reason=handlers.only(waiting, longest.reason))
 
 
 def _spared(outcome: Failed, breaker: Breaker, now: datetime) -> Failed:

@@ -110,7 +110,7 @@ async def test_an_outage_of_one_shop_s_warehouse_costs_it_no_attempts_while_anot
     async def whose_waits() -> bool:
         async with database.reading() as session:
             [row] = await handlers.everyone(session)
-        return (row.waiting_reason or "").startswith("far: ")
+        return (row.waiting_reason or "").startswith("only far: ")
 
     shop = Workshop(database, broker, [ship], applications=("near", "far"))
     async with shop.working():

@@ -176,7 +176,7 @@ def test_the_shop_whose_warehouse_does_not_answer_waits_alone_and_burns_no_attem
     assert world.breakers.start(handler(), run(application="unseen"), NOW) is None
     put_off = world.breakers.start(handler(), run(), NOW)
     assert put_off == Failed(Failure("retry_later", "refused", after_s=1.0), "")
-    assert {name: one.reason for name, one in world.breakers.open().items()} == {"h": "a: refused"}
+    assert {name: one.reason for name, one in world.breakers.open().items()} == {"h": "only a: refused"}
     assert world.breakers.answered() == {}, "who answers others does not answer it"
 
 
