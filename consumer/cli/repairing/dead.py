@@ -33,8 +33,9 @@ from consumer.cli.filters import (
     whose_keys,
 )
 from consumer.cli.output import Json, Output, shown
+from consumer.console.cure import of_application
 from consumer.console.event_view import place_in
-from consumer.console.operators.deaths import SUBJECTS_MAX, death_groups
+from consumer.console.operators.deaths import SUBJECTS_MAX, death_groups, per_application
 from consumer.errors import UsageError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
@@ -112,7 +113,7 @@ def list_dead(
     if found and not each:
         at_least = "" if is_all else "at least "
         output.line(f"{at_least}{total} {'discarded' if discarded else 'dead'} run(s), {kinds} kind(s) of failure")
-        _print_groups(output, groups, at_least)
+        _print_groups(output, groups, at_least, wanted.application)
         if kinds > len(groups):
             output.line(f"{kinds - len(groups)} more kind(s) of failure are not among the runs looked at (--limit)")
         if more:
@@ -142,7 +143,11 @@ def _none_fits(in_all: int, *, discarded: bool) -> str:
     return f"no {'discarded' if discarded else 'dead'} run fits ({at_least}{in_all} in all)"
 
 
-def _print_groups(output: Output, groups: Sequence[dict[str, Any]], at_least: str) -> None:
+def _print_groups(
+    output: Output, groups: Sequence[dict[str, Any]], at_least: str, application: str | None
+) -> None:  # fmt: skip
+    known = {one.name for one in looking()[0].applications}
+    of_which = len(known.union(*(one["applications"] for one in groups))) > 1
     for one in groups:
         count = f"{at_least}{one['count']}"
         output.line(f"{count} x {one['handler']}  {one['code']}: {one['reason']}  [{one['fingerprint']}]")
@@ -150,10 +155,13 @@ def _print_groups(output: Output, groups: Sequence[dict[str, Any]], at_least: st
             output.line(f"   at {one['place']}")
         if one["runbook"]:
             output.line(f"   runbook: {one['runbook']}")
+        if of_which:
+            output.line(f"   of {per_application(one['applications'])}")
         more = "" if one["count"] <= SUBJECTS_MAX else ", …"
         seen = "" if one["looked_at"] == one["count"] else f" (the first {one['looked_at']})"
         output.line(f"   from {shown(one['first'])} to {shown(one['last'])}{seen}: {', '.join(one['subjects'])}{more}")
         mark = f" --fingerprint {one['fingerprint']}" if one["fingerprint"] else ""
+        mark += f" {of_application(application)}" if application is not None else ""
         output.line(f"   consumer dead redrive --handler {one['handler']}{mark} --reason …")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ def death_groups(
     found: Sequence[DeadRun], by_kind: Mapping[tuple[str, str | None], int], runbooks: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """By fingerprint and handler: how many of all, and of those `found` since when, the last, what they died of and
-    where, whose they are, and what the handler's author tells the operator."""
+    where, whose they are (how many of which application, too), and what the handler's author tells the operator."""
     grouped: dict[tuple[str, str | None], list[DeadRun]] = {}
     for one in found:
         grouped.setdefault((one.handler, one.fingerprint), []).append(one)
@@ -31,7 +32,13 @@ def death_groups(
             "reason": runs[-1].reason,
             "place": place_in(runs[-1].trace) or "",
             "runbook": runbooks.get(handler),
+            "applications": dict(sorted(Counter(one.application for one in runs).items())),
             "subjects": list(dict.fromkeys(one.key for one in runs))[:SUBJECTS_MAX],
         }
         for (handler, fingerprint), runs in grouped.items()
     ]
+
+
+def per_application(applications: Mapping[str, int]) -> str:
+    """Of how many applications' runs a group is, in words."""
+    return ", ".join(f"{name} ({count})" for name, count in applications.items())

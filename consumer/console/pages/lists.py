@@ -12,7 +12,7 @@ from aiohttp import web
 from consumer.console.alarms.queues import findings, queues
 from consumer.console.belongings import require_known, whose
 from consumer.console.event_view import delivery_document, event_document, outcomes_of
-from consumer.console.operators.deaths import death_groups
+from consumer.console.operators.deaths import death_groups, per_application
 from consumer.console.operators.subjects import held_by
 from consumer.console.pages.desk import DESK
 from consumer.console.pages.render import link, page
@@ -103,6 +103,8 @@ async def list_dead(request: web.Request) -> web.Response:
         request,
         "lists/dead.html",
         groups=groups,
+        several=len({*desk.applications, *(one.application for one in found)}) > 1,
+        per_application=per_application,
         each_max=EACH_MAX,
         total=by_kind.total(),
         counted_all=by_kind.total() < COUNT_MAX,

@@ -70,6 +70,24 @@ async def test_one_dead_run_shows_whose_it_is_and_what_cures_it(desk: Desk, five
     assert (re.split(" {2,}", line)[head.split().index("about")], "redrive" in each) == (one["key"], False)
 
 
+# case: R10, G8
+async def test_of_several_shops_each_kind_says_whose_it_is_and_its_cure_keeps_to_the_one_that_was_asked_for(
+    desk: Desk, five_dead: None, sqlite_ledger: Database
+) -> None:
+    assert "   of " not in (await asyncio.to_thread(desk.call, "dead", "list")).stdout, "there is only one"
+    fars = [replace(facts.run(one, status=RunStatus.DEAD), application="far", fingerprint="a" * 16) for one in (1, 2)]
+    async with sqlite_ledger.transaction() as session:
+        await events.record(session, [facts.event(number, application="far") for number in (1, 2)], facts.NOW)
+        await runs.add(session, fars, facts.NOW)
+    told = (await asyncio.to_thread(desk.call, "dead", "list", "--fingerprint", "a" * 16)).stdout
+    assert "\n   of default (3), far (2)\n" in told
+    assert "--application" not in told
+    told = (await asyncio.to_thread(desk.call, "dead", "list", "--application", "far")).stdout
+    assert "\n   of far (2)\n" in told
+    mark = f"--fingerprint {'a' * 16} --application far"
+    assert f"consumer dead redrive --handler {facts.HANDLER} {mark} --reason …" in told
+
+
 # case: R10
 async def test_what_a_filter_leaves_out_is_dead_all_the_same(
     desk: Desk, five_dead: None, monkeypatch: pytest.MonkeyPatch

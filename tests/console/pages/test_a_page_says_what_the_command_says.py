@@ -328,6 +328,14 @@ async def test_an_event_says_its_application_where_there_is_another(sqlite_ledge
         assert named in await text(await open_pages(applications=settings), "/console/events")
 
 
+async def test_dead_runs_say_whose_they_are_where_there_is_another(open_pages: Open, three_dead: None) -> None:
+    # case: R10, G8
+    assert "of default (" not in await text(await open_pages(applications={"default": True}), "/console/dead")
+    seen = await text(await open_pages(applications={"default": True, "far": True}), "/console/dead")
+    assert "<p>of default (2)</p>" in seen
+    assert "<p>of default (1)</p>" in seen
+
+
 async def test_a_list_says_what_became_of_each_event(sqlite_ledger: Database, pages: Pages, three_dead: None) -> None:
     async with sqlite_ledger.transaction() as session:
         await events.record(session, [facts.event(number) for number in (4, 5, 6)], facts.NOW)
