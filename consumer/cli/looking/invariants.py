@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -19,7 +20,9 @@ from consumer.console.invariants.report import Problem, Report, usdc
 from consumer.console.invariants.service import LastObservations, Service
 from consumer.errors import SettingsError
 from consumer.ledger import Database
+from consumer.ledger.engine.counting import each_of
 from consumer.ledger.engine.database_time import shared_clock, shared_time
+from consumer.ledger.tables import EventRow
 from consumer.settings import Role, Settings
 
 SHOWN = 10
@@ -36,7 +39,8 @@ def invariants(
 ) -> None:
     """Every payment in one class, every access with its source. Exit 3 when something is broken, with its cure.
 
-    Compared with what was observed last; `--read` compares with the service as it is now.
+    Compared with what was observed last; `--read` compares with the service as it is now. An application that is set
+    up no more, and of which the ledger has events, is accounted for by what was observed last.
     """
     settings = settings_for(Role.OPERATE) if read else settings_looking()
     registry = registry_of(settings)
@@ -56,17 +60,27 @@ def invariants(
 
 
 async def _checked(settings: Settings, application: str | None, shippers: Sequence[str], *, read: bool) -> list[Report]:
-    require_application(application, settings)
-    names = [one.name for one in settings.applications if application in (None, one.name)]
+    """Of the applications that are set up, and of those of which the ledger has events: the service can be asked about
+    the former only."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(ledger(settings, whole=True))
-        service: Service = LastObservations(database)
-        if read:
-            service, names = await _walked(stack, settings, database, application)
         async with database.reading() as session:
-            now = await shared_time(session)
-        check = Check(database, service, settings.handler_options, now, handlers=shippers)
-        return [await check.run(name) for name in names]
+            now, kept = await shared_time(session), await each_of(session, EventRow.__table__.c.application)
+        set_up = [one.name for one in settings.applications]
+        former = [name for name in kept if name not in set_up and application in (None, name)]
+        if not former:
+            require_application(application, settings)
+        names = [name for name in set_up if application in (None, name)]
+        observed = LastObservations(database)
+        service: Service = observed
+        if read and names:
+            service, names = await _walked(stack, settings, database, application)
+        options = settings.handler_options
+        found = [await Check(database, service, options, now, handlers=shippers).run(name) for name in names]
+        for name in former:
+            report = await Check(database, observed, options, now, handlers=shippers).run(name)
+            found.append(replace(report, is_set_up=False))
+        return found
 
 
 async def _walked(
@@ -87,6 +101,8 @@ async def _walked(
 def _say(output: Output, found: Report, shippers: Sequence[str]) -> None:
     total = sum(one.payments for one in found.sums.values())
     output.line(f"{found.application}: {total} payment(s), {found.orders} order(s)")
+    if not found.is_set_up:
+        output.line("it is set up no more: compared with what was observed last; set it up again for what cures it")
     rows = [[name.value, one.payments, usdc(one.micro)] for name, one in found.sums.items() if one.payments]
     output.table(["class", "payments", "USDC"], rows, empty="no payment was shown yet")
     output.line(f"residual: {usdc(found.residual)} USDC")

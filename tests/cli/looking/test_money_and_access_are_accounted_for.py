@@ -55,6 +55,29 @@ async def breaks(shop: Shop) -> None:
     await shop.sql("DELETE FROM access_entitlement")
 
 
+# case: G8
+def test_an_application_that_is_set_up_no_more_is_accounted_for(
+    environ: dict[str, str], desk: Desk, ledger: str
+) -> None:
+    """What it sold is paid all the same: nobody heard that it was not shipped."""
+    in_shop(ledger, sells)
+    in_shop(ledger, breaks)
+    renamed = Desk(environ | {"CONSUMER_APPLICATIONS": '{"shop": {}}'})
+    done = renamed.call("invariants", "--json")
+    assert done.returncode == 3, done.stderr
+    shop, default = json.loads(done.stdout)["applications"]
+    assert (shop["application"], shop["set_up"], shop["holds"]) == ("shop", True, True)
+    assert (default["application"], default["set_up"], default["broken"]["fulfilment_dead"]) == ("default", False, 2)
+    done = renamed.call("invariants", "--application", "default")
+    assert done.returncode == 3
+    assert "\nit is set up no more: compared with what was observed last" in done.stdout
+    assert "shop: " not in done.stdout
+    assert renamed.ask("invariants", "--application", "shop")["applications"] == [shop]
+    assert "set up no more" not in desk.call("invariants").stdout
+    for known in (desk, renamed):
+        assert known.ask("invariants", "--application", "nobody", code=2).startswith("error[usage]")
+
+
 def test_the_command(desk: Desk, ledger: str) -> None:
     in_shop(ledger, sells)
     told = desk.ask("invariants")
