@@ -125,7 +125,7 @@ async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> 
     found: dict[tuple[str, str], str] = {}
     for row in (await session.execute(select(HANDLERS).where(HANDLERS.c.name.in_(wanted)))).mappings():
         for application in wanted[row["name"]]:
-            if told := _held_up(row, application):
+            if told := _held_up(dict(row), application):
                 found[application, row["name"]] = told
     return found
 
