@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import count
 
+import orjson
 import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -37,7 +38,8 @@ LAST_WORD_WITHIN_S = 3.0
 REMEMBERED_BEATS = 24
 WITHOUT_LEDGER = frozenset({"serve"})
 """Its heartbeat is all that it writes there: whatever the tables are, it takes webhooks."""
-NOT_DURABLE = frozenset({"not_durable", "busy", "failed", "unproved_full"})
+UNPROVED_FULL = "unproved_full"
+NOT_DURABLE = frozenset({"not_durable", "busy", "failed", UNPROVED_FULL})
 
 _log = structlog.get_logger(__name__)
 
@@ -63,7 +65,7 @@ class Heartbeat:
         self._database: Database | None = None
         self._started_at: datetime | None = None
         self._was: tuple[bool, datetime] | None = None
-        self._counted: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_BEATS)
+        self._counted: deque[tuple[int, int, Mapping[str, int]]] = deque(maxlen=REMEMBERED_BEATS)
         self._unstored = Condition("heartbeat_not_stored")
         self._refused: ConsumerError | None = None
         self._died_of: str | None = None
@@ -158,7 +160,7 @@ class Heartbeat:
                 await processes.forget_replaced(session, sorted(self.roles), socket.gethostname(), now)
             if self._was is None or self._was[0] != ready:
                 self._was = (ready, now)
-            answered, unstored = self._webhooks()
+            answered, unstored, flooded = self._webhooks()
             pulses = [
                 Pulse(
                     process=self._process,
@@ -172,7 +174,7 @@ class Heartbeat:
                     checks=proofs,
                     answered=answered if role == "serve" else 0,
                     refused=unstored if role == "serve" else 0,
-                    said=self._says(role),
+                    said=self._says(role) | (flooded if role == "serve" else {}),
                 )
                 for role in sorted(self.roles)
             ]
@@ -196,12 +198,16 @@ class Heartbeat:
         said = {word: text for (of, word), ask in self.said.items() if of == role and (text := ask()) is not None}
         return said if self._died_of is None else {**said, processes.DIED: self._died_of[: processes.DIED_CHARS]}
 
-    def _webhooks(self) -> tuple[int, int]:
-        """How many webhooks were answered since REMEMBERED_BEATS beats ago, and how many of them with 503."""
-        totals = self._metrics.receive_requests.total(), self._metrics.receive_requests.total(NOT_DURABLE)
-        before = self._counted[0] if self._counted else (0, 0)
+    def _webhooks(self) -> tuple[int, int, dict[str, str]]:
+        """How many webhooks were answered since REMEMBERED_BEATS beats ago, and how many of them with 503; and what is
+        said of those that only their own application had no room for."""
+        counted = self._metrics.receive_requests
+        totals = counted.total(), counted.total(NOT_DURABLE), counted.each(UNPROVED_FULL)
+        before = self._counted[0] if self._counted else (0, 0, {})
         self._counted.append(totals)
-        return totals[0] - before[0], totals[1] - before[1]
+        flooded = {name: more for name, one in totals[2].items() if (more := one - before[2].get(name, 0))}
+        said = {processes.FLOODED: orjson.dumps(flooded).decode()} if flooded else {}
+        return totals[0] - before[0], totals[1] - before[1], said
 
 
 def _proof(problem: tuple[str, str] | None) -> Proof:

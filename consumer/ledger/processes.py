@@ -35,6 +35,7 @@ SIGNATURES: Final = "signatures"
 UNPROVED: Final = "unproved"
 MISADDRESSED: Final = "misaddressed"
 UNACCOUNTED: Final = "unaccounted"
+FLOODED: Final = "flooded"
 DIED: Final = "died"
 PREFIX: Final = "topic_prefix"
 USER: Final = "database_user"
@@ -53,7 +54,8 @@ class Pulse:
     """What a process says of itself. `ready` since `since`, or not; `checks` by name; `answered` and `refused`: the
     webhooks it answered in the last minutes, and how many of them with 503. `said`: the words above to what it says
     of itself: the handlers it runs and the plugins it cannot load, the applications it reads (names, a space between
-    two); webhooks it refused for their signature or their address, and many unproved bytes that it stored (JSON); why
+    two); webhooks it refused for their signature or their address, many unproved bytes that it stored, and how many of
+    `refused` there was no room for among its application's unproved ones (JSON, by application); why
     it cannot account for money and access; why it ended, where nobody told it to; its topics' prefix; the user it is to
     the database."""
 

@@ -35,6 +35,10 @@ class PlainCounter(Collector):
         counted = list(self._counts.items())
         return int(sum(count for values, count in counted if having is None or not having.isdisjoint(values)))
 
+    def each(self, last: str) -> dict[str, int]:
+        """The counts that have this last label value, by their first."""
+        return {values[0]: int(count) for values, count in list(self._counts.items()) if values[-1] == last}
+
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The samples of now."""
         family = CounterMetricFamily(self.name, self.meaning, labels=self.label_names)

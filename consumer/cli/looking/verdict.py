@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from consumer.cli.looking.evidence.accounts import judge_accounts
-from consumer.cli.looking.evidence.alive import SEEN_WITHIN, WEBHOOKS_REFUSED, alive
+from consumer.cli.looking.evidence.alive import SEEN_WITHIN, alive, refuses
 from consumer.cli.looking.evidence.readers import reader_since
 from consumer.cli.looking.evidence.signatures import ADVICE, Refused, are_ours, look_ours, refused_signatures
 from consumer.cli.looking.evidence.workers import judge_workers
@@ -88,10 +88,10 @@ def judge(
         found += alive(processes, now, expected=expected, within=expected_within, worker_seen_at=seen_at)
     for paid in unfulfilled:
         found += _unfulfilled(paid, now, shippers)
-    refuses = any(one.code == WEBHOOKS_REFUSED and one.grade is Grade.STUCK for one in found)
     for one in application_statuses:
         since = reader_since(processes, now, one.application)
-        found += _reading(one, now, walk_late_s, signatures.get(one.application), since, refuses=refuses)
+        is_unheard = unwritable is None and refuses(processes, now, one.application)
+        found += _reading(one, now, walk_late_s, signatures.get(one.application), since, refuses=is_unheard)
     for wait in late_reads:
         found += _late_read(wait, now)
     found += judge_accounts(accounts or {})
@@ -298,7 +298,7 @@ def _reading(
 ) -> list[Finding]:
     """What is wrong with the reading of one application (cases O1, O3, B7, B13, B31, B32). `reader_since`: since when
     the `sync` lives that reads it. `refuses`: webhooks come, and `serve` answers most of them 503: that is no silence,
-    where a few, which may be another application's, hide none."""
+    where a few, or those of another application alone, hide none."""
     if not one.has_credentials:
         wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
         text = f"{one.application}: no API credentials: {wait}what webhooks lose stays lost"

@@ -6,12 +6,14 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+import orjson
+
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.alarms.lives import GONE_AFTER, Loop, apart, blind, is_living, left_behind, loops
 from consumer.document import shown
 from consumer.errors import CollationChanged, RoleSlow, SchemaIncompatible, SchemaOutdated
-from consumer.ledger.processes import DIED, FORGOTTEN_AFTER, UNACCOUNTED, Process
+from consumer.ledger.processes import DIED, FLOODED, FORGOTTEN_AFTER, UNACCOUNTED, Process
 
 SEEN_WITHIN: Final = FORGOTTEN_AFTER
 STOPPED_WITHIN: Final = timedelta(days=1)
@@ -189,12 +191,28 @@ def _what(code: str, told: Sequence[Process]) -> str:
     return f"go on with these tables, which suit another version than theirs ({versions})"
 
 
+def refuses(processes: Sequence[Process], now: datetime, application: str) -> bool:
+    """Whether `serve` answers most webhooks 503, but for those that only another application had no room for: of this
+    one then nobody knows whether any come."""
+    living = [one for one in processes if is_living(one, now)]
+    told = [orjson.loads(one.said[FLOODED]) for one in living if FLOODED in one.said]
+    others = sum(count for one in told for name, count in one.items() if name != application)
+    answered, refused = sum(one.answered for one in living), sum(one.refused for one in living)
+    return _grade_of(answered - others, refused - others) is Grade.STUCK
+
+
+def _grade_of(answered: int, refused: int) -> Grade | None:
+    if refused < REFUSED_MIN:
+        return None
+    return Grade.STUCK if refused >= REFUSED_SHARE_STUCK * answered else Grade.DEGRADED
+
+
 def _refusing(processes: Sequence[Process], now: datetime) -> list[Finding]:
     """Webhooks that were answered 503 in the last two minutes."""
     living = [one for one in processes if is_living(one, now)]
     answered, refused = sum(one.answered for one in living), sum(one.refused for one in living)
-    if refused < REFUSED_MIN:
+    grade = _grade_of(answered, refused)
+    if grade is None:
         return []
-    grade = Grade.STUCK if refused >= REFUSED_SHARE_STUCK * answered else Grade.DEGRADED
     text = f"{refused} of {answered} webhooks of the last two minutes were answered 503: they were not stored"
     return [Finding(grade, WEBHOOKS_REFUSED, text)]

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+from consumer.app.heartbeat import REMEMBERED_BEATS, Heartbeat
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.cli.looking.verdict import judge
-from consumer.ledger.processes import SIGNATURES, Process
+from consumer.clock import DrivenClock
+from consumer.ledger import Database
+from consumer.ledger.processes import FLOODED, SIGNATURES, Process, listed
 from consumer.sync.health.status import ApplicationStatus
+from consumer.telemetry.internal import Readiness
+from consumer.telemetry.metrics import Metrics
 from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import ALL, living
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import LONG_AGO, NOW, WELL
 
@@ -54,6 +60,42 @@ def test_a_few_that_are_answered_503_hide_nobodys_silence() -> None:
     silent = replace(READ, silent_since=NOW - timedelta(minutes=2))
     told = found(living("serve", answered=10_000, refused=3), reading=silent)
     assert {one.code for one in told} == {"webhooks_refused", "webhooks_silent"}
+
+
+# case: O1, I22, G8
+def test_the_flood_of_one_application_hides_no_others_silence() -> None:
+    """There is room for so many unproved ones of each: what is too much at one address says nothing of another's."""
+    silent = replace(READ, silent_since=NOW - timedelta(minutes=2))
+    flooded = living("serve", answered=100, refused=95, said={FLOODED: '{"far": 93}'})
+    assert {one.code for one in found(flooded, reading=silent)} == {"webhooks_refused", "webhooks_silent"}
+    [finding] = found(flooded, reading=replace(silent, application="far"))
+    assert finding.code == "webhooks_refused", "whose own are refused is not silent"
+    away = living("serve", answered=100, refused=95, said={FLOODED: '{"far": 90}'})
+    [finding] = found(away, reading=silent)
+    assert finding.code == "webhooks_refused", "nothing can be stored, whoever it is of"
+
+
+# case: I22, G8
+async def test_what_only_its_application_had_no_room_for_is_told_for_two_minutes(
+    sqlite_ledger: Database, tmp_path: Path
+) -> None:
+    url, metrics, clock = f"sqlite+aiosqlite:///{tmp_path}/ledger.db", Metrics(), DrivenClock()
+    heart = Heartbeat(url, readiness=Readiness(clock), metrics=metrics, clock=clock, process="front")
+    heart.roles |= {"serve", "work"}
+
+    async def told() -> dict[str, tuple[int, int, str | None]]:
+        await heart.beat()
+        async with sqlite_ledger.reading() as session:
+            return {one.role: (one.answered, one.refused, one.said.get(FLOODED)) for one in await listed(session)}
+
+    metrics.receive_requests.inc(("far", "unproved_full"), 93)
+    metrics.receive_requests.inc(("far", "not_durable"), 2)
+    metrics.receive_requests.inc(("shop", "accepted"), 5)
+    assert await told() == {"serve": (100, 95, '{"far":93}'), "work": (0, 0, None)}
+    for _ in range(REMEMBERED_BEATS):
+        after = await told()
+    assert after["serve"] == (0, 0, None)
+    await heart.stop()
 
 
 # case: I20
