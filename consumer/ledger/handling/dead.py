@@ -124,13 +124,16 @@ async def bury(session: AsyncSession, ids: Collection[RunId], now: datetime) -> 
 
 
 _UNPUBLISHED = (
-    select(DeadLetterRow).where(_LETTERS.c.published_at.is_(None)).order_by(_LETTERS.c.id).limit(bindparam("most"))
+    select(DeadLetterRow)
+    .where(_LETTERS.c.published_at.is_(None), _LETTERS.c.id > bindparam("after"))
+    .order_by(_LETTERS.c.id)
+    .limit(bindparam("most"))
 )
 
 
-async def unpublished(session: AsyncSession, limit: int) -> Sequence[Letter]:
-    """Letters that the topic does not have yet, oldest first."""
-    rows = (await session.execute(_UNPUBLISHED, {"most": limit})).scalars().all()
+async def unpublished(session: AsyncSession, limit: int, after: int | None = None) -> Sequence[Letter]:
+    """Letters that the topic does not have yet, oldest first; `after`: only those behind the one of this number."""
+    rows = (await session.execute(_UNPUBLISHED, {"most": limit, "after": after or 0})).scalars().all()
     return [await _letter(session, row) for row in rows]
 
 

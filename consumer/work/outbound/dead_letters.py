@@ -2,6 +2,9 @@
 
 The letter is written in the transaction in which the run dies, published afterwards, then marked: after a crash in
 between it goes out twice, nothing is lost. The ledger stays the place to act on a dead run; the topic is for others.
+
+Those that a lowered limit refuses wait in the ledger, however many they are. Younger ones go before them; then they are
+tried again in turn, until one is refused: each refusal costs a producer.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import orjson
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock, until_tick
@@ -27,6 +31,7 @@ from consumer.wire import pack_event
 LOOK_EVERY_S = 2.0
 RETRY_S = 5.0
 BATCH = 50
+AGAIN = 10
 HISTORY_MAX_BYTES = 32 * 1024
 
 _log = structlog.get_logger(__name__)
@@ -45,6 +50,8 @@ class DeadLetters:
         self._leads = leads
         self._wake = asyncio.Event()
         self._waits = Condition("dead_letters_wait")
+        self._refused = 0  # the number of the youngest letter that is refused for now; 0: none is
+        self._tried = 0  # up to which of these they were tried again
 
     def wake(self) -> None:
         """There may be letters: look now."""
@@ -56,9 +63,10 @@ class DeadLetters:
             self._wake.clear()
             wait_s = LOOK_EVERY_S
             try:
-                published = await self.once() if self._leads() else 0
-                self._waits.over()
-                if published == BATCH:
+                published = await self.once() if self._leads() else self._forget()
+                if not self._refused:
+                    self._waits.over()
+                if published == BATCH or (published and self._refused):
                     continue
             except (BrokerError, LedgerError) as error:
                 wait_s = RETRY_S
@@ -68,8 +76,7 @@ class DeadLetters:
     async def once(self) -> int:
         """Publish what waits, at most BATCH letters; returns how many. Raises BrokerError, LedgerError, when those that
         are published are marked: they do not go out again. One that the topic does not take for now waits alone."""
-        async with self._database.reading() as session:
-            letters = await dead.unpublished(session, BATCH)
+        letters = await self._next()
         published, failure = await self._publish_all(letters)
         if published:
             async with self._database.transaction() as session:
@@ -78,14 +85,42 @@ class DeadLetters:
             raise failure
         return len(letters)
 
+    def _forget(self) -> int:
+        """Another process leads: what it finds refused is its own."""
+        self._refused = self._tried = 0
+        return 0
+
+    async def _next(self) -> Sequence[Letter]:
+        """Those that were not refused yet; behind them some that were, each in its turn."""
+        async with self._database.reading() as session:
+            letters = await dead.unpublished(session, BATCH, self._refused)
+            if not self._refused or len(letters) == BATCH:
+                return letters
+            again = await self._again(session)
+            if not again and self._tried:
+                self._tried = 0
+                again = await self._again(session)
+        if not again:
+            self._refused = 0
+        return [*letters, *again]
+
+    async def _again(self, session: AsyncSession) -> Sequence[Letter]:
+        found = await dead.unpublished(session, AGAIN, self._tried)
+        return [letter for letter in found if letter.row.id <= self._refused]
+
     async def _publish_all(self, letters: Sequence[Letter]) -> tuple[list[Letter], BrokerError | None]:
         published: list[Letter] = []
         failure: BrokerError | None = None
+        refused = self._refused
         for letter in letters:
             try:
                 await self._publish(letter)
             except RecordRefused as error:
                 failure = error
+                if letter.row.id <= refused:
+                    self._tried = letter.row.id
+                    break
+                self._refused = letter.row.id
             except BrokerError as error:
                 return published, error
             else:

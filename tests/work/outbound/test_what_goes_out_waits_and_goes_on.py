@@ -126,39 +126,144 @@ async def test_a_letter_that_a_lowered_limit_refuses_goes_without_its_attempts()
     assert ["dead_history" in one.headers for _, one in topic.sent] == [False]
 
 
+class Refusing(Topic):
+    """One that refuses the letters of these handlers."""
+
+    def __init__(self, refused: str, error: type[BrokerUnavailable] = RecordRefused) -> None:
+        super().__init__(99)
+        self.refused, self.error, self.asked = set(refused), error, 0
+
+    async def publish(self, topic: str, sent: Message) -> None:
+        """As a Broker does."""
+        self.asked += 1
+        if sent.headers["dead_handler"].decode() in self.refused:
+            raise self.error
+        await super().publish(topic, sent)
+
+    @property
+    def went(self) -> str:
+        """Whose letters it has."""
+        return "".join(one.headers["dead_handler"].decode() for _, one in self.sent)
+
+
+class Kept:
+    """Letters of these handlers, as the ledger keeps them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, handlers: str) -> None:
+        self.waiting = list[Letter]()
+        self.add(handlers)
+        monkeypatch.setattr(dead, "unpublished", self.unpublished)
+        monkeypatch.setattr(dead, "mark_published", self.mark_published)
+
+    def add(self, handlers: str) -> None:
+        """These died."""
+        for handler in handlers:
+            one = letter()
+            one.row.handler, one.row.id = handler, ord(handler)
+            self.waiting.append(one)
+
+    async def unpublished(self, session: AsyncSession, most: int, after: int) -> Sequence[Letter]:
+        """As the ledger finds them."""
+        return [one for one in self.waiting if one.row.id > after][:most]
+
+    async def mark_published(self, session: AsyncSession, letters: Sequence[Letter], now: datetime) -> None:
+        """As the ledger does."""
+        self.waiting[:] = [one for one in self.waiting if one not in letters]
+
+    @property
+    def wait(self) -> str:
+        """Whose wait."""
+        return "".join(one.row.handler for one in self.waiting)
+
+
+def letters_of(ledger: Database, topic: Topic) -> DeadLetters:
+    return DeadLetters(
+        database=ledger, broker=cast(Any, topic), topic="events.dead", clock=DrivenClock(), leads=lambda: True
+    )
+
+
 @pytest.mark.parametrize(("error", "went"), [(RecordRefused, "ac"), (BrokerUnavailable, "a")])
 async def test_letters_that_are_published_are_marked_though_another_is_refused(
     monkeypatch: pytest.MonkeyPatch, sqlite_ledger: Database, error: type[BrokerUnavailable], went: str
 ) -> None:
     """They went out again every five seconds until the limit was raised, and those after it never did."""
     # case: R10, I30
-    topic, waiting = Lowered(99), [letter(), letter(), letter()]
-    for one, handler in zip(waiting, "abc", strict=True):
-        one.row.handler = handler
-
-    async def unpublished(session: AsyncSession, most: int) -> Sequence[Letter]:
-        return waiting
-
-    async def mark_published(session: AsyncSession, letters: Sequence[Letter], now: datetime) -> None:
-        waiting[:] = [one for one in waiting if one not in letters]
-
-    monkeypatch.setattr(dead, "unpublished", unpublished)
-    monkeypatch.setattr(dead, "mark_published", mark_published)
-    publishes = DeadLetters(
-        database=sqlite_ledger, broker=cast(Any, topic), topic="events.dead", clock=DrivenClock(), leads=lambda: True
-    )
-    real = topic.publish
-
-    async def refuses(where: str, sent: Message) -> None:
-        if sent.headers["dead_handler"] == b"b":
-            raise error
-        await real(where, sent)
-
-    monkeypatch.setattr(topic, "publish", refuses)
+    topic, kept = Refusing("b", error), Kept(monkeypatch, "abc")
     with pytest.raises(error):
-        await publishes.once()
-    assert "".join(one.headers["dead_handler"].decode() for _, one in topic.sent) == went
-    assert [one.row.handler for one in waiting] == [name for name in "abc" if name not in went]
+        await letters_of(sqlite_ledger, topic).once()
+    assert topic.went == went
+    assert kept.wait == "".join(name for name in "abc" if name not in went)
+
+
+async def test_however_many_are_refused_younger_letters_go_out(
+    monkeypatch: pytest.MonkeyPatch, sqlite_ledger: Database
+) -> None:
+    """A lot that was all refused was tried again for ever, and what died since waited behind it. Of those that were
+    refused one is tried again at a time."""
+    # case: R10, I30
+    monkeypatch.setattr(dead_letters, "BATCH", 3)
+    topic, kept = Refusing("abcdefg"), Kept(monkeypatch, "abcdefghi")
+    letters = letters_of(sqlite_ledger, topic)
+    for _ in range(3):
+        with pytest.raises(RecordRefused):
+            await letters.once()
+    assert (topic.went, kept.wait) == ("hi", "abcdefg")
+    kept.add("j")
+    asked = topic.asked
+    with pytest.raises(RecordRefused):
+        await letters.once()
+    assert (topic.went, topic.asked - asked) == ("hij", 3), "it first, then one that was refused, in both its forms"
+
+
+async def test_refused_letters_go_out_in_turn_as_the_limit_is_raised(
+    monkeypatch: pytest.MonkeyPatch, sqlite_ledger: Database
+) -> None:
+    # case: R10, I30
+    topic, kept = Refusing("abcd"), Kept(monkeypatch, "abcd")
+    letters = letters_of(sqlite_ledger, topic)
+    with pytest.raises(RecordRefused):
+        await letters.once()
+    topic.refused = set("ab")
+    for _ in range(2):
+        with pytest.raises(RecordRefused):
+            await letters.once()
+    assert await letters.once() == 2
+    assert (topic.went, kept.wait) == ("cd", "ab")
+    topic.refused.clear()
+    assert await letters.once() == 2
+    assert (topic.went, kept.wait) == ("cdab", "")
+    kept.add("e")
+    assert [await letters.once(), await letters.once()] == [1, 0]
+
+
+async def test_refused_letters_that_are_taken_again_go_out_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch, sqlite_ledger: Database
+) -> None:
+    """What keeps them waiting is over when none waits any more; and another process that leads begins anew."""
+    # case: R10, I30
+    monkeypatch.setattr(dead_letters, "AGAIN", 1)
+    topic, kept, stop, leads = Refusing("abc"), Kept(monkeypatch, "abc"), asyncio.Event(), [True]
+    letters, waits = letters_of(sqlite_ledger, topic), list[float]()
+    letters._leads = lambda: leads[0]
+
+    async def wait(seconds: float, _: asyncio.Event) -> None:
+        waits.append(seconds)
+        topic.refused.clear()
+        if waits[-1] == dead_letters.LOOK_EVERY_S:
+            stop.set()
+
+    monkeypatch.setattr(letters, "_wait", wait)
+    with capture_logs() as logs:
+        await letters.run(stop)
+    assert (waits, kept.wait) == ([dead_letters.RETRY_S, dead_letters.LOOK_EVERY_S], "")
+    assert [line["event"] for line in logs] == ["dead_letters_wait", "dead_letters_wait_over"]
+    kept.add("d")
+    topic.refused, leads[0] = set("d"), False
+    with pytest.raises(RecordRefused):
+        await letters.once()
+    stop.clear()
+    await letters.run(stop)
+    assert letters._refused == 0
 
 
 Step = int | Exception
