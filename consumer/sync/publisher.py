@@ -69,12 +69,11 @@ class EventPublisher:
                     left = left if error is None else left.with_one(event, error)
         return left
 
-    async def tell(self, seen: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
-        """Publish what was read, `reduced` where it is too large: those that are told, and those that are too large all
-        the same, for ever or for now. Raises as `publish`."""
-        left = (await self.publish([one.event() for one in seen], smaller=reduced)).ids
-        told = [one for one in seen if one.event_id not in left]
-        return told, [one for one in seen if one.event_id in left]
+    async def tell(self, seen: Sequence[Observation]) -> tuple[list[Observation], Left]:
+        """Publish what was read, `reduced` where it is too large: those that are told, and what is left. Raises as
+        `publish`."""
+        left = await self.publish([one.event() for one in seen], smaller=reduced)
+        return [one for one in seen if one.event_id not in left.ids], left
 
     async def _refusal(
         self, event: Event, plan: str | None, smaller: Callable[[Event], Event] | None

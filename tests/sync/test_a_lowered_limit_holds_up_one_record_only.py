@@ -89,6 +89,21 @@ async def test_a_read_is_put_off_and_all_others_are_answered_once(world: World, 
     assert len({event.id for event in await answers(world)}) == count
 
 
+# case: I30, B22
+async def test_a_read_that_was_refused_for_long_is_answered_soon_after_the_limit_is_raised(world: World) -> None:
+    """It was asked for ever more rarely: up to six hours later."""
+    await reads_asked_for(world, 1, large=0)
+    stage = refresh(world)
+    for _ in range(2 * 60):
+        await stage.once()
+        world.clock.advance(60)
+    raise_limit(world)
+    for _ in range(16):
+        await stage.once()
+        world.clock.advance(60)
+    assert await pending(world) == []
+
+
 # case: I30, G7
 async def test_a_webhook_is_proved_when_the_limit_is_raised_and_others_at_once(world: World) -> None:
     world.service.event(1, note="x" * 5000)

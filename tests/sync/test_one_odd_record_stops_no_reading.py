@@ -269,7 +269,8 @@ async def test_who_tells_reads_learns_which_were_too_large(world: World, monkeyp
         world.app.observation("order", f"A{number}", number, {"status": "PAID", "note": "x" * size})
         for number, size in enumerate((1, 3_000_000, 2))
     ]
-    assert await world.publisher.tell(seen) == ([seen[0], seen[2]], [seen[1]])
+    told, left = await world.publisher.tell(seen)
+    assert (told, left.ids, left.for_now) == ([seen[0], seen[2]], {seen[1].event_id}, ())
 
 
 def test_the_ids_published_last_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,9 +181,10 @@ class Comparison:
     async def _publish(self, found: Sequence[Observation], report: DriftReport) -> None:
         """Publish, then remember: after a crash in between they are published again, in a newer version."""
         for some in portions(found, PAGE):
-            taken, too_large = await self._publisher.tell(some)
+            taken, left = await self._publisher.tell(some)
             async with self._app.database.transaction() as session:
                 await observations.keep(session, [one.observed for one in taken])
             report.published += len(taken)
-            for one in too_large:
-                report.note_unplaced(Unplaced(one.object_id, is_paid=one.is_paid))
+            for one in some:
+                if one.event_id in left.ids:
+                    report.note_unplaced(Unplaced(one.object_id, is_paid=one.is_paid))

@@ -38,6 +38,9 @@ TOLD_TRIES: Final = 36
 """For a week an order that the service does not show is looked for; then who asked has long been told. Many have none:
 those of subscription sessions, whose events need not say so (cases F22, F23). One that is there after all is listed."""
 
+REFUSED_AGAIN_S: Final = 900.0
+"""So soon at the latest is read again what the topic does not take for now: its limit may be raised any moment."""
+
 
 class Answers:
     """Answers the reads of one application. `resources` is asked only whether the service answers at all."""
@@ -66,14 +69,16 @@ class Answers:
         """Publish what each read has shown, if anything, then tick it off: after a crash in between it is read again,
         in a newer version. What the topic takes in no form is no answer: the read is put off under that code, and the
         record is not remembered as published."""
-        published, too_large = await self._publisher.tell([one for _, one in seen if one is not None])
-        left = {one.event_id for one in too_large}
-        done = [row for row, one in seen if one is None or one.event_id not in left]
+        published, left = await self._publisher.tell([one for _, one in seen if one is not None])
+        done = [row for row, one in seen if one is None or one.event_id not in left.ids]
         async with self._app.database.transaction() as session:
             await observations.keep(session, [one.observed for one in published])
             await read_requests.done(session, done, version, self._app.clock.now())
-        for row in (row for row, _ in seen if row not in done):
-            await self.put_off(row, RecordTooLarge())
+        for_now = {event.id for event in left.for_now}
+        for row, one in seen:
+            if one is not None and one.event_id in left.ids:
+                at_most_s = REFUSED_AGAIN_S if one.event_id in for_now else None
+                await self.put_off(row, RecordTooLarge(), at_most_s=at_most_s)
         self._app.metrics.reads_answered.labels(self._app.name).inc(len(done))
         for one in published:
             if one.has_unknown_status:
@@ -89,10 +94,14 @@ class Answers:
             return
         await self.put_off(row, error, told=told)
 
-    async def put_off(self, row: ReadRow, error: ConsumerError, *, told: bool = False) -> None:
-        """Due again later, for ever. Absence never means that something ended (G7)."""
+    async def put_off(
+        self, row: ReadRow, error: ConsumerError, *, told: bool = False, at_most_s: float | None = None
+    ) -> None:
+        """Due again later, in `at_most_s` if that is sooner, for ever. Absence never means that something ended: G7."""
         attempt = row.attempts + 1
         wait_s = self._retry.wait_s(attempt, 0.5)
+        if at_most_s is not None:
+            wait_s = min(wait_s, at_most_s)
         async with self._app.database.transaction() as session:
             due_at = self._app.clock.now() + timedelta(seconds=wait_s)
             await read_requests.put_off(session, row, due_at=due_at, code=TOLD if told else error.code)

@@ -14,6 +14,7 @@ from consumer.ledger.reading.observation import Observation
 from consumer.ledger.tables import TOLD
 from consumer.payments import AuthenticationError, Priority, ServiceUnreachable, UnexpectedAnswer
 from consumer.sync.api import Cooldown
+from consumer.sync.publisher import Left
 from consumer.sync.refresh.answers import Answers
 from consumer.sync.refresh.policy import RefreshPolicy
 from tests.sync.conftest import World, counted_by
@@ -28,9 +29,9 @@ class Topic:
     def __init__(self, *, takes: bool) -> None:
         self._takes = takes
 
-    async def tell(self, seen: Sequence[Observation]) -> tuple[Sequence[Observation], Sequence[Observation]]:
+    async def tell(self, seen: Sequence[Observation]) -> tuple[Sequence[Observation], Left]:
         """As a publisher does."""
-        return (seen, []) if self._takes else ([], seen)
+        return (seen, Left()) if self._takes else ([], Left(too_large=tuple(one.event() for one in seen)))
 
 
 def answers(world: World, *, takes: bool = True) -> Answers:
