@@ -16,6 +16,7 @@ from consumer.errors import BrokerError, BrokerUnavailable
 PURGE_FROM = 256
 BATCH_RECORDS = 5_000
 IN_BATCH_OVERHEAD_BYTES = 64
+GROWS_EVERY_S = 60.0
 # A record carries no time of its publisher's: the broker stamps it (or, on a topic that keeps publishers' times, keeps
 # it without one). A clock ahead by an hour would have its records refused (message.timestamp.after.max.ms), a clock
 # behind by the retention would have them deleted at once (case I1).
@@ -40,20 +41,20 @@ class Item:
 class Lane:
     """What waits for one partition of `home`."""
 
-    __slots__ = ("batch_bytes", "given_up", "home", "number", "pending", "topic")
+    __slots__ = ("given_up", "home", "number", "pending", "topic")
 
-    def __init__(self, home: TopicLanes, number: int, batch_bytes: int) -> None:
+    def __init__(self, home: TopicLanes, number: int) -> None:
         self.home = home
         self.topic = home.name
         self.number = number
-        self.batch_bytes = batch_bytes
         self.pending: deque[Item] = deque()
         self.given_up = 0
 
 
 class TopicLanes:
     """A topic as the publisher needs it: one lane a partition, and the largest record. `is_bound_known`: whether the
-    topic's own limit could be read, so that it took `max_record_bytes` then."""
+    topic's own limit could be read, so that it took `max_record_bytes` then. `batch_bytes`: how large its batches are
+    now, `whole_bytes` by its limit as it was read; `resized_s`: since when they are smaller."""
 
     def __init__(
         self, name: str, partitions: int, max_record_bytes: int, max_message_bytes: int, *, is_bound_known: bool = False
@@ -61,8 +62,9 @@ class TopicLanes:
         self.name = name
         self.max_record_bytes = max_record_bytes
         self.is_bound_known = is_bound_known
-        batch_bytes = min(MAX_BATCH_BYTES, max_message_bytes - RECORD_OVERHEAD_BYTES)
-        self.lanes = [Lane(self, number, batch_bytes) for number in range(partitions)]
+        self.whole_bytes = self.batch_bytes = min(MAX_BATCH_BYTES, max_message_bytes - RECORD_OVERHEAD_BYTES)
+        self.resized_s = 0.0
+        self.lanes = [Lane(self, number) for number in range(partitions)]
 
 
 def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:
@@ -76,7 +78,7 @@ def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:
         if item.done.done():
             pending.popleft()
             continue
-        if items and size + item.size_bytes + IN_BATCH_OVERHEAD_BYTES > lane.batch_bytes:
+        if items and size + item.size_bytes + IN_BATCH_OVERHEAD_BYTES > lane.home.batch_bytes:
             break
         try:
             fits = builder.append(timestamp=NO_TIMESTAMP, key=item.key, value=item.value, headers=item.headers)
@@ -94,13 +96,28 @@ def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:
     return builder, items
 
 
-def send_in_smaller_batches(lane: Lane, items: Sequence[Item]) -> None:
-    """These were too large together: they wait again, before what came later, and the lane's batches are half as large
+def send_in_smaller_batches(lane: Lane, items: Sequence[Item], now_s: float) -> None:
+    """These were too large together: they wait again, before what came later, and the topic's batches are half as large
     from now on. So they come to be as small as the topic takes, and a record that it does not take is alone."""
-    lane.batch_bytes = sum(item.size_bytes + IN_BATCH_OVERHEAD_BYTES for item in items) // 2
+    home = lane.home
+    home.batch_bytes, home.resized_s = min(home.batch_bytes, _bytes(items) // 2), now_s
     for item in items:
         item.sent = False
     lane.pending.extendleft(reversed(items))
+
+
+def send_in_larger_batches(lane: Lane, items: Sequence[Item], now_s: float) -> None:
+    """These were taken: while the topic's batches are smaller than they may be, one that was full doubles them, once in
+    GROWS_EVERY_S. The limit may have been raised; if it was not, that costs one refusal."""
+    home = lane.home
+    if home.batch_bytes >= home.whole_bytes or now_s - home.resized_s < GROWS_EVERY_S:
+        return
+    if _bytes(items) * 2 > home.batch_bytes:
+        home.batch_bytes, home.resized_s = min(home.batch_bytes * 2, home.whole_bytes), now_s
+
+
+def _bytes(items: Sequence[Item]) -> int:
+    return sum(item.size_bytes + IN_BATCH_OVERHEAD_BYTES for item in items)
 
 
 def give_up(lane: Lane) -> None:

@@ -34,6 +34,7 @@ from consumer.broker.kafka.lanes import (
     give_up,
     next_batch,
     partition_of,
+    send_in_larger_batches,
     send_in_smaller_batches,
     settle,
 )
@@ -299,6 +300,7 @@ class KafkaPublisher:
         elif self._flights.get(flight.lane) is flight:
             del self._flights[flight.lane]
             settle(flight.items, None)
+            send_in_larger_batches(flight.lane, flight.items, self._loop.time())
             self._landed(flight.lane)
 
     def _refused(self, producer: Any, flight: _Flight, error: BaseException) -> None:
@@ -315,7 +317,7 @@ class KafkaPublisher:
         elif len(flight.items) == 1:
             settle(flight.items, _too_large(flight))
         else:
-            send_in_smaller_batches(flight.lane, flight.items)
+            send_in_smaller_batches(flight.lane, flight.items, self._loop.time())
         self._renew(producer, type(error).__name__, spares_others=is_too_large)
         self._landed(flight.lane)
 

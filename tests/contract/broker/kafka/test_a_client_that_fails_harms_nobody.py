@@ -6,15 +6,19 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import certifi
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import MessageSizeTooLargeError
 from structlog.testing import capture_logs
 
-from consumer.broker.kafka import connection, consumer, member, publisher
+from consumer.broker import Message
+from consumer.broker.kafka import connection, consumer, lanes, member, publisher
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
 from consumer.broker.membership import Membership
 from consumer.clock import SystemClock
@@ -178,4 +182,65 @@ async def test_one_that_is_replaced_again_and_again_fills_no_log(client: type[Cl
             await eventually(lambda: reads._consumer not in (None, before[1]) and reads._broken is None)  # noqa: B023 - the same
     assert [line["event"] for line in said] == ["producer_replaced", "member_replaced"]
     await reads.stop(1)
+    await writes.stop(1)
+
+
+class Limited:
+    """A producer of a topic that takes batches of `limit` records; `lots`: how many each had that it took."""
+
+    limit, lots = 100, list[int]()
+
+    def __init__(self) -> None:
+        self.client = SimpleNamespace(cluster=SimpleNamespace(partitions_for_topic=lambda _: {0, 1}))
+
+    def create_batch(self) -> Any:
+        """A batch that takes everything, and counts it."""
+        kept = list[Any]()
+
+        def append(**record: Any) -> bool:
+            kept.append(record)
+            return True
+
+        return SimpleNamespace(kept=kept, append=append)
+
+    async def send_batch(self, builder: Any, *_: Any, **__: Any) -> asyncio.Future[None]:
+        """It is refused, or acknowledged at once."""
+        if len(builder.kept) > self.limit:
+            raise MessageSizeTooLargeError
+        self.lots.append(len(builder.kept))
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(acknowledged.set_result, None)
+        return acknowledged
+
+    async def stop(self) -> None: ...
+
+
+# case: I1, I30
+async def test_batches_grow_again_when_a_lowered_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stayed as small as they had come to be until the process was started again."""
+    monkeypatch.setattr(publisher, "RENEW_WAIT_S", 0.01)
+    monkeypatch.setattr(publisher.KafkaPublisher, "_connect", lambda _: asyncio.sleep(0, Limited()))
+    monkeypatch.setattr(Limited, "lots", [])
+    address = KafkaConnection(servers=("127.0.0.1:1",), client_id="tests")
+    writes = publisher.KafkaPublisher(address, max_pending=1000, max_pending_bytes=1_000_000)
+    await writes.start(5)
+    clock = SimpleNamespace(time=lambda: 1000.0)
+    writes._loop = cast(Any, clock)
+    topic = lanes.TopicLanes("t", 1, 10_000, 1_000_000)
+
+    async def lots() -> list[int]:
+        Limited.lots.clear()
+        await writes.send_many(topic, [Message(key=b"k", value=b"x" * 99) for _ in range(64)], 20)
+        return list(Limited.lots)
+
+    assert await lots() == [64]
+    monkeypatch.setattr(Limited, "limit", 8)
+    assert await lots() == [8] * 8
+    clock.time = lambda: 1000.0 + lanes.GROWS_EVERY_S
+    assert await lots() == [8] * 8, "one larger batch was tried, and refused"
+    monkeypatch.setattr(Limited, "limit", 100)
+    for minute in range(2, 16):
+        clock.time = partial(float, 1000.0 + minute * lanes.GROWS_EVERY_S)
+        last = await lots()
+    assert last == [64]
     await writes.stop(1)
