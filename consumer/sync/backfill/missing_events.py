@@ -19,11 +19,11 @@ from consumer.lists.walk import Walk
 from consumer.payments import EventRecord
 from consumer.reason import Reason
 from consumer.sync.application import Application
+from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import CutOver
 from consumer.sync.backfill.kept_bodies import KeptBodies
 from consumer.sync.backfill.page import ListedEvents, WholeEvents, kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
-from consumer.sync.backfill.silence import PENDING_MAX
 from consumer.sync.backfill.unread import Unread
 from consumer.sync.publisher import PublishedIds
 from consumer.sync.settlement import Settlement
@@ -49,7 +49,7 @@ class Begun:
     floor: datetime | None
     cut_over: CutOver | None = None
     told: PublishedIds = field(default_factory=PublishedIds)
-    unannounced: deque[str] = field(default_factory=partial(deque[str], maxlen=PENDING_MAX))
+    unannounced: deque[str] = field(default_factory=partial(deque[str], maxlen=silence.PENDING_MAX))
     unread: Unread = field(default_factory=Unread)
     unmet: Unread = field(default_factory=Unread)
     failures: list[ConsumerError] = field(default_factory=list)
@@ -105,7 +105,8 @@ class MissingEvents:
     async def take(self, page: WalkPage, begun: Begun) -> None:
         """Publish what is missing, as a read shows it where it is listed in brief (case B22), settle the hints that the
         page confirms, and count both; keep what can only be kept, which is not understood, or larger than the topic
-        takes; compare what lies here under several bodies; and only then move the bookmark. A dry run only counts.
+        takes; compare what lies here under several bodies; and only then move the bookmark, and note with it a gap that
+        it is past. A dry run only counts.
 
         Of those that could not be read, nothing is decided. The bookmark goes on past them, for they are kept with it,
         and `ask_again` asks for them; one for which there is no room keeps it where it is. So it is with those that the
@@ -159,6 +160,8 @@ class MissingEvents:
         if not strange and moves is None and unread is begun.unread:
             return
         async with self._app.database.transaction() as session:
+            if moves is not None and begun.walk.gap:  # with the bookmark: no later walk sees it
+                await silence.note_gap(session, self._app.name, at=now, token=self._app.token())
             kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
             await quarantine.put(session, kept, now)
             for state in (unread if unread is not begun.unread else None, moves):

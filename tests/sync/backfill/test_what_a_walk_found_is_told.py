@@ -17,6 +17,7 @@ from consumer.lists.bookmark import ListOrder
 from consumer.lists.progress import Progress
 from consumer.payments import PaymentsError
 from consumer.reason import Reason
+from consumer.sync.backfill import catch_up
 from consumer.sync.backfill.catch_up import LOOK_READS_MAX, CatchUp, Coverage
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Telling
@@ -457,3 +458,32 @@ async def test_a_look_beside_a_walk_ends_after_so_many_pages_and_the_next_one_en
         assert len(listed.asked_at_s) == LOOK_READS_MAX
         assert await catch_up.walk() is Coverage.NEWEST
     assert len(listed.asked_at_s) == LOOK_READS_MAX + 1, "the first page has what the last look saw"
+
+
+@pytest.mark.parametrize("is_for_hints", [False, True])
+async def test_a_gap_is_kept_with_the_bookmark_that_is_past_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_for_hints: bool
+) -> None:
+    """A walk that was killed in between lost it, and so did one for hints that had made all its reads by then."""
+    # case: B13, B10
+    listed = Listed(world)
+    listed.add(1)
+    stage = backfill(world)
+    await stage.once()
+    world.clock.advance(7200)
+    listed.items.clear()
+    listed.add(9)
+    if is_for_hints:
+        monkeypatch.setattr(catch_up, "WALK_READS_MAX", 1)
+        await CatchUp(stage).walk()
+    else:
+        monkeypatch.setattr(stage, "conclude", killed)
+        with pytest.raises(asyncio.CancelledError):
+            await stage.once()
+    assert not (await backfill(world).once()).gap, "the bookmark is past it"
+    async with world.database.reading() as session:
+        assert (await DeliveryHealth.of(session, "default")).gap_at is not None
+
+
+async def killed(*_: object, **__: object) -> None:
+    raise asyncio.CancelledError
