@@ -23,6 +23,7 @@ DRIFT = 3
 FIGURES = (
     "complete",
     "published",
+    "would_publish",
     "made",
     "baseline",
     "early",
@@ -102,7 +103,8 @@ def _shown_failure(failure: Failure, report: DriftReport | None) -> dict[str, An
 
 def say_report(report: DriftReport, output: Output) -> None:
     """What a walk found, in lines for people."""
-    done = [] if report.dry_run else [f"{report.published} observation(s) published"]
+    published, would = (report.would_publish, " would be") if report.dry_run else (report.published, "")
+    done = [f"{published} observation(s){would} published"]
     end = f"in {shown_duration(report.seconds)}" if report.complete else "and then it failed"
     output.line(f"{report.application}: {', '.join([f'{_counted(report.listed)} listed', *done, end])}")
     if report.differences:
@@ -112,7 +114,8 @@ def say_report(report: DriftReport, output: Output) -> None:
         ]
         output.table(["object", "drift", "before", "now"], rows, empty="")
     elif report.dry_run and report.complete:
-        output.line("  no drift")
+        weighs = ": none of these changes what is paid or who has access" if report.would_publish else ""
+        output.line(f"  no drift{weighs}")
     if report.drifts > LISTED_MAX:
         output.line(f"  the first {LISTED_MAX} of {report.drifts} are shown")
     _say_baseline(report, output)

@@ -169,6 +169,12 @@ class DriftReport:
         return sum(self.found[drift] for drift in DRIFTED)
 
     @property
+    def would_publish(self) -> int:
+        """How many observations a walk publishes that finds this: also what is no drift, as what was never observed."""
+        differing = sum(count for drift, count in self.found.items() if drift is not Drift.NONE)
+        return differing - (self.changes.total() if self.braked else 0)
+
+    @property
     def limit(self) -> int:
         """The `max_changes` with which all of it would be made now."""
         return self.weighing if self.dry_run else self.changes.total()

@@ -59,6 +59,9 @@ def test_what_nothing_is_done_about_is_told(capsys: pytest.CaptureFixture[str]) 
     assert lines[2].endswith("1 of them PAID: nothing is done about them: ord_9, ord_8")
     assert lines[3] == "1 live subscription(s) not listed: each is read singly"
     assert said(report(dry_run=True, baseline=523), capsys)[1] == "no drift"
+    lines = said(report(dry_run=True, found=Counter({Drift.FIRST: 7, Drift.NONE: 2})), capsys)
+    assert lines[0].endswith("listed, 7 observation(s) would be published, in 0:00")
+    assert lines[1] == "no drift: none of these changes what is paid or who has access"
     assert "would be remembered" in said(report(dry_run=True, baseline=523), capsys)[2]
 
 

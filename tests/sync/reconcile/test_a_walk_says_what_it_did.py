@@ -80,6 +80,22 @@ async def test_what_it_found_is_counted_by_kind(world: World) -> None:
     assert (line["unknown"], line["made"]) == (2, report.made)
 
 
+# case: B18, B31, F29
+@pytest.mark.parametrize("brake_min", [500, 0])
+async def test_a_dry_run_says_how_much_would_be_published(world: World, brake_min: int) -> None:
+    """It said "no drift" where the walk published what was read of each payment."""
+    stage = reconcile(world, ReconcilePolicy(brake_min=brake_min, brake_share=0))
+    await baselined(world)
+    paid = [{"id": f"pay_{number}", "status": "SUCCEEDED"} for number in range(3)]
+    lists(world, orders=[order(1)], payments=paid)
+    dry, real = await stage.once(dry_run=True), await stage.once()
+    assert (dry.drifted, dry.would_publish, dry.published) == (False, 4, 0)
+    assert real.published == 4
+    lists(world, orders=[order(1), order(2, "PAID"), order(3)], subscriptions=[subscription(1)], payments=paid)
+    dry, real = await stage.once(dry_run=True), await stage.once()
+    assert dry.would_publish == real.published == (3 if brake_min else 1)
+
+
 # case: B30
 async def test_what_the_first_walk_remembers_is_said_by_that_one_alone(world: World) -> None:
     lists(world, orders=[order(1, "PAID"), order(2)], subscriptions=[subscription(1)])
