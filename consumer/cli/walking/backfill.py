@@ -200,7 +200,8 @@ def say_report(report: BackfillReport, output: Output) -> None:
     if report.strange:
         output.line(f"  {report.strange} not understood: see `consumer quarantine list`")
     if report.unread:
-        output.line(f"  {report.unread} listed in brief could not be read: the next walk asks for them again")
+        again = "the next walk asks" if report.cut_over is None else "not archived; the same command asks"
+        output.line(f"  {report.unread} listed in brief could not be read: {again} for them again")
     if report.refused:
         output.line(
             f"  {report.refused} cursor(s) that the service did not take: what lay behind was looked for from the head"

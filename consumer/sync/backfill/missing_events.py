@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -24,7 +24,7 @@ from consumer.sync.backfill.cutover import CutOver
 from consumer.sync.backfill.kept_bodies import KeptBodies
 from consumer.sync.backfill.page import ListedEvents, WholeEvents, kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
-from consumer.sync.backfill.unread import Unread
+from consumer.sync.backfill.unread import UNREAD_MAX, Unread
 from consumer.sync.publisher import PublishedIds
 from consumer.sync.settlement import Settlement
 from consumer.wire import SEED
@@ -40,7 +40,7 @@ class Begun:
     not published, so that one on two pages is counted once; `unannounced`: the newest that no delivery had announced.
     `unread`: what could not be read, of this walk and of those before, where it follows the bookmark; of any other, or
     where no more may wait, `failures` has why. `unmet`: what of it this walk has not met. `reads`: how many events were
-    asked for singly."""
+    asked for singly; `lacks_times`: what a seed could not read does not all show its time."""
 
     walk: Walk
     options: BackfillOptions
@@ -54,10 +54,25 @@ class Begun:
     unmet: Unread = field(default_factory=Unread)
     failures: list[ConsumerError] = field(default_factory=list)
     reads: int = 0
+    lacks_times: bool = False
 
     def is_acted_on(self, event: Event) -> bool:
         """Whether it is not history by its time."""
         return self.floor is None or event.occurred_at is None or event.occurred_at >= self.floor
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the walk is none for what it could not read. A seed leaves as many as may wait to the next one; where
+        nobody said up to when, and they show no time, they would be no history any more by then."""
+        cut_over = self.cut_over
+        is_kept = cut_over is not None and (cut_over.is_said or not (cut_over.is_first and self.lacks_times))
+        return bool(self.failures) and not (is_kept and self.report.unread <= UNREAD_MAX)
+
+    def leave(self, unread: Iterable[Event]) -> None:
+        """A seed leaves these, which could not be read, to the next one."""
+        for event in unread:
+            self.report.unread += 1
+            self.lacks_times |= event.occurred_at is None
 
     def history(self, wanted: Sequence[Event], listed: tuple[Event, ...], announced: Container[str]) -> list[Event]:
         """What of it a seed archives: all, where it is none. Raises UsageError where it is to divide some by a named
@@ -153,6 +168,8 @@ class MissingEvents:
         again = reads.again | compared.again | refused
         unread = begun.unread.after(met.events, again, now, refused=refused) if follows else begun.unread
         failure = reads.failure or compared.failure or left.refusal
+        if begun.options.seed:
+            begun.leave(event for event in met.events if event.id in again)
         if failure is not None and (not follows or unread.is_overfull):
             begun.failures.append(failure)
             unread = begun.unread

@@ -51,7 +51,7 @@ class BackfillOptions:
 @dataclass(kw_only=True)
 class BackfillReport:
     """What a walk found. `published` is what the ledger lacked (in a dry run: lacks), `recovered` what of it no
-    delivery had announced; `strange` was not understood, `unread` could not be read and waits for the next walk.
+    delivery had announced; `strange` was not understood, `unread` could not be read and waits for the next one.
 
     `gap`: events may have come and gone unseen (B13). `refused`: cursors the service did not take (B11). `history`:
     events from before the first walk that the ledger lacks and that were left alone (B30): so many at least, as a walk

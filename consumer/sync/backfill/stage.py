@@ -123,17 +123,17 @@ class Backfill(WokenStage):
     async def conclude(self, begun: Begun, *, asks_again: bool = False) -> BackfillReport:
         """A walk has seen all: remember what it tells, and say what it found. `asks_again`: once that is remembered,
         for the bookmark is past it, ask for what waits to be read, which takes long and may be cut. Raises LedgerError,
-        PaymentsError, and BrokerError; PaymentsError also where events could not be read and do not wait with the
-        bookmark: such a walk is not complete."""
+        PaymentsError, and BrokerError; PaymentsError also where events could not be read and do not wait, with the
+        bookmark or for the next seed: such a walk is not complete."""
         walk, options, cut_over, report = begun.walk, begun.options, begun.cut_over, begun.report
-        now, is_complete = walk.now, not begun.failures
+        now, is_complete = walk.now, not begun.has_failed
         report.order, report.pages, report.gap, report.refused = walk.order, walk.pages_read, walk.gap, walk.refused
         if not options.dry_run:
             await self._list_start.keep(walk.begins_at, now)
         left_alone = None
         if options.follows_bookmark and is_complete:
             left_alone = await self._note(report, tuple(begun.unannounced), now)
-        elif options.sees_to_history and is_complete:
+        elif options.sees_to_history and not begun.failures:
             async with self.app.database.transaction() as session:
                 await cutover.SeenTo(at=now).keep(session, self.app.name, now=now)
         holds = is_complete or (cut_over is not None and cut_over.is_said)  # one that an operator named holds anyway
@@ -143,10 +143,10 @@ class Backfill(WokenStage):
             if asks_again and begun.unmet.events:
                 left_alone = await self._ask_again(begun, left_alone)
         finally:
-            report.unread = len(begun.unread.events)
+            report.unread += len(begun.unread.events)
             report.seconds = self.app.clock.monotonic() - begun.began_s
             self._say(report, left_alone)
-        if begun.failures:
+        if begun.has_failed:
             raise begun.failures[0]
         return report
 

@@ -16,7 +16,7 @@ from consumer.lists.bookmark import Bookmark
 from consumer.lists.progress import Progress
 from consumer.payments import ApiError, EventRecord, PaymentsError, ServiceUnreachable, UnexpectedAnswer
 from consumer.sync.application import Application
-from consumer.sync.backfill import cutover, unread
+from consumer.sync.backfill import cutover, missing_events, unread
 from consumer.sync.backfill.catch_up import CatchUp, Coverage
 from consumer.sync.backfill.cutover import Began, SeenTo
 from consumer.sync.backfill.page import FAILED_MAX, VAIN_MAX, WholeEvents, understand
@@ -344,20 +344,47 @@ async def test_one_that_the_service_never_answers_for_holds_no_walk_up(
     assert (set(reads.whole), reads.left) == ({raws[1]["id"]}, {raws[0]["id"]})
 
 
-async def test_a_seed_that_could_not_read_all_keeps_its_cut_over(world: World, service: ScriptedService) -> None:
+@pytest.mark.parametrize("is_said", [True, False])
+async def test_a_seed_that_could_not_read_all_keeps_its_cut_over(
+    world: World, service: ScriptedService, is_said: bool
+) -> None:
     """Typed again and again it never ended, and the loop began an hour before its own first walk: what was paid between
     was left alone."""
     # case: B22, B30
     listed_in_brief(service, events := [service.event(number, order_id=f"A-{number}") for number in range(2)])
     service.failing[path_of(events[0])] = 503
     until = world.clock.now() - timedelta(minutes=1)
-    service.records |= {path_of(one): {**one, "created_at": (until - timedelta(days=1)).isoformat()} for one in events}
+    at = {"created_at": (until - timedelta(days=1)).isoformat()}
+    service.records |= {path_of(one): one | at for one in events}
+    if not is_said:  # else somebody who types it later divides by another moment
+        shown = [{"id": one["id"]} | at for one in events]
+        service.lists["/v1/events"] = lambda _cursor, _limit: {"items": shown, "next_cursor": None}
     stage = backfill(world)
-    with pytest.raises(ApiError):
-        await stage.once(BackfillOptions(seed=True, full=True, until=until))
+    report = await stage.once(BackfillOptions(seed=True, full=True, until=until if is_said else None))
+    assert (report.unread, report.published, report.left) == (1, 1, 0), "one that is never read fails no seed for ever"
     async with world.database.reading() as session:
-        assert (await Began.of(session, "default")).began == until + stage.first_walk.history
+        assert report.cut_over is not None
+        assert (await Began.of(session, "default")).began == report.cut_over + stage.first_walk.history
         assert (await SeenTo.of(session, "default")).at is None
+    service.failing.clear()
+    await world.work()
+    report = await stage.once(BackfillOptions(seed=True, full=True))
+    assert (report.unread, report.published) == (0, 1)
+    async with world.database.reading() as session:
+        assert (await SeenTo.of(session, "default")).at is not None
+
+
+async def test_a_seed_that_could_not_read_many_fails(
+    world: World, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: B22, B30
+    listed_in_brief(service, events := [service.event(number, order_id=f"A-{number}") for number in range(2)])
+    service.failing |= {path_of(one): 503 for one in events}
+    options = BackfillOptions(seed=True, full=True, until=world.clock.now() - timedelta(minutes=1))
+    assert (await backfill(world).once(options)).unread == 2
+    monkeypatch.setattr(missing_events, "UNREAD_MAX", 1)
+    with pytest.raises(ApiError):
+        await backfill(world).once(options)
 
 
 async def test_an_outage_uses_up_no_patience(world: World, service: ScriptedService) -> None:
