@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cosmic_ray.ast import get_ast
@@ -12,7 +14,9 @@ from cosmic_ray.mutating import MutationVisitor, use_mutation
 from tests.mutants import plan
 from tests.mutants.operators import DropStatement, Source
 from tests.mutants.plan import DECISIVE, ROOT, modules
+from tests.simulation.__main__ import planted
 
+PLANTS = tomllib.loads((ROOT / "tests/simulation/plants.toml").read_text())["plant"]
 TEXT = '''"""A module."""
 LIMIT = 5
 
@@ -109,3 +113,16 @@ def test_what_is_called_equivalent_still_stands_in_the_code() -> None:
         assert "".join(row["was"].split()) in "".join(code.split()), "a statement of several lines is told in one"
         assert row["why"]
         assert row["was"] != row["becomes"]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=[plant["name"] for plant in PLANTS])
+def test_what_make_plant_replaces_stands_once_and_the_result_is_python(plant: dict[str, Any], tmp_path: Path) -> None:
+    files = {edit["file"] for edit in (plant, *plant.get("also", ()))}
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, tmp_path / file)
+    with planted(tmp_path, plant):
+        for file in files:
+            text = (tmp_path / file).read_text()
+            assert text != (ROOT / file).read_text()
+            compile(text, file, "exec")
