@@ -92,8 +92,8 @@ class _Command:
     def reassign(self) -> str:
         return f"kafka-reassign-partitions.sh {self._where} --reassignment-json-file FILE --execute"
 
-    def elect(self) -> str:
-        return f"kafka-topics.sh {self._where} --describe --unavailable-partitions"
+    def show(self, which: str) -> str:
+        return f"kafka-topics.sh {self._where} --describe --{which}-partitions"
 
 
 def _numbers(parts: Sequence[Mapping[str, Any]]) -> str:
@@ -116,42 +116,50 @@ def _report(
     alter = corrections(topic, found)
     if settings is not None and not _tells_age(settings):
         alter["message.timestamp.type"] = "LogAppendTime"
-    broken = _broken(parts, found, settings, brokers)
+    headless = _without_leader(parts, brokers)
+    lacking = _without_copies(parts, found, settings, brokers)
     remedies = {
         command.alter(topic, alter): bool(alter),
         command.reassign(): found.replicas < needed_replicas(len(brokers)),
-        command.elect(): bool(broken),
+        command.show("unavailable"): bool(headless),
+        command.show("under-min-isr"): bool(lacking),
         command.partitions(topic): found.partitions < (topic.partitions or 0),
     }
     return TopicReport(
         name=topic.name,
         partitions=found.partitions,
-        wrong=(*problems(topic, found, len(brokers)), *broken),
+        wrong=(*problems(topic, found, len(brokers)), *headless, *lacking),
         odd=tuple(_odd(topic, found, settings)),
         remedies=tuple(remedy for remedy, is_needed in remedies.items() if is_needed),
         newest_at=newest_at,
     )
 
 
-def _broken(
-    parts: Sequence[Mapping[str, Any]],
-    found: FoundTopic,
-    settings: Mapping[str, str] | None,
-    brokers: Collection[int],
-) -> list[str]:
-    """Partitions that nobody leads, and too few replicas for a record to be taken."""
-    wrong = []
+def _without_leader(parts: Sequence[Described], brokers: Collection[int]) -> list[str]:
+    """Partitions that nobody leads, and which of them not for want of a broker."""
     headless = sorted((part for part in parts if part["leader"] < 0), key=lambda part: int(part["partition"]))
-    if headless:
-        wrong.append(f"no leader for partition {_numbers(headless)}")
+    wrong = [f"no leader for partition {_numbers(headless)}{_away(headless, brokers)}"] if headless else []
     if lost := [part for part in headless if brokers and set(part["replicas"]) <= set(brokers)]:
         wrong.append(f"partition {_numbers(lost)}: {DISK_FAILED}")
+    return wrong
+
+
+def _without_copies(
+    parts: Sequence[Described], found: FoundTopic, settings: Mapping[str, str] | None, brokers: Collection[int]
+) -> list[str]:
+    """Too few replicas for a record to be taken."""
     insync = min(len(part["isr"]) for part in parts)
     needed = int((settings or {}).get("min.insync.replicas", "1"))
-    if insync < needed:
-        harm = "no record is taken" if needed <= found.replicas else "not every version of Kafka takes a record then"
-        wrong.append(f"{insync} replica(s) in sync where min.insync.replicas={needed}: {harm}")
-    return wrong
+    if insync >= needed:
+        return []
+    harm = "no record is taken" if needed <= found.replicas else "not every version of Kafka takes a record then"
+    return [f"{insync} replica(s) in sync where min.insync.replicas={needed}: {harm}{_away(parts, brokers)}"]
+
+
+def _away(parts: Sequence[Described], brokers: Collection[int]) -> str:
+    """Which brokers are to have them, and are not there."""
+    away = sorted({broker for part in parts for broker in part["replicas"]} - set(brokers)) if brokers else []
+    return f"; away: broker {', '.join(map(str, away))}" if away else ""
 
 
 def _tells_age(settings: Mapping[str, str]) -> bool:
