@@ -26,6 +26,8 @@ NAMED_MAX: Final = 5
 GOES_ON: Final = (RoleSlow.code, CollationChanged.code)
 """With these nothing stands still: who is slow is late."""
 
+OR_SEE: Final = "see in its log why it does not reach this ledger"
+
 # A role that nobody plays: how bad that is, and what stands still.
 MISSED: Final = {
     "serve": (Grade.DEGRADED, "no webhook is taken"),
@@ -58,7 +60,8 @@ def alive(
         last = max((one.seen_at for one in played), default=worker_seen_at if role == "work" else None)
         is_missed = role in expected if expected is not None else was_there(played, now, within)
         if is_missed or role == "work":
-            found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}; start `consumer {role}`"))
+            cure = f"start `consumer {role}`{_or_see(played)}"
+            found.append(Finding(grade, f"no_{role}", f"{_gone(role, played, last)}: {harm}; {cure}"))
     found += [_looping(loop) for loop in loops(processes, now) if loop.role in MISSED]
     found += _apart(processes, now) + _left_behind(processes, now)
     return found + _blind(processes, now) + _refusing(processes, now)
@@ -133,8 +136,18 @@ def _gone(role: str, played: Sequence[Process], last: datetime | None) -> str:
     return f"no `{role}` process lives; the last one was seen at {shown(last)}{where}, {_end(newest)}"
 
 
+def _or_see(played: Sequence[Process]) -> str:
+    """Who only fell silent may run: a password that was changed ends no process."""
+    newest = max(played, key=lambda one: one.seen_at, default=None)
+    return f", or, if it runs, {OR_SEE}" if newest is not None and _fell_silent(newest) else ""
+
+
+def _fell_silent(one: Process) -> bool:
+    return one.stopped_at is None and DIED not in one.said
+
+
 def _end(one: Process | None) -> str:
-    if one is None or (one.stopped_at is None and DIED not in one.said):
+    if one is None or _fell_silent(one):
         return "it said nothing since"
     return f"it died: {one.said[DIED]}" if DIED in one.said else "it was stopped"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from consumer.app.heartbeat import NOT_DURABLE
-from consumer.cli.looking.evidence.alive import alive
+from consumer.cli.looking.evidence.alive import OR_SEE, alive
 from consumer.cli.looking.status_finding import Grade
 from consumer.console.alarms.lives import APART_FOR
 from consumer.errors import CollationChanged
@@ -58,6 +58,7 @@ def test_a_role_that_fell_silent_or_was_stopped_is_named(role: str, grade: Grade
         [finding] = alive(processes, NOW, expected=None)
         assert (finding.code, finding.grade) == (f"no_{role}", grade)
         assert "pid 7 on shop-1" in finding.text
+        assert (OR_SEE in finding.text) is ("seen_at" in change), "who was stopped does not run"
 
 
 def test_one_of_two_that_is_gone_is_not_missed() -> None:
