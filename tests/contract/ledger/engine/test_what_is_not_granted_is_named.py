@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -31,6 +32,7 @@ from consumer.ledger.processes import USER, Pulse
 from tests.support.postgres import StoppableServer, create_database, database_url, stoppable_server
 
 BUILT_IN = ("fulfilment", "access")
+ROTATION = Path(__file__).parents[4] / "deploy/rotation.md"
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
@@ -250,4 +252,24 @@ async def test_no_tables_are_made_beside_another_applications_migrations(server:
         assert await admin.fetchval("SELECT count(*) FROM public.alembic_version") == 1
     finally:
         await ours.stop()
+        await admin.close()
+
+
+async def test_what_a_second_user_of_the_owner_makes_is_the_owners(server: StoppableServer) -> None:
+    """As `deploy/rotation.md` has it; what one who only is a member makes, the owner cannot read."""
+    url = make_url(await asyncio.to_thread(create_database, server.uri))
+    admin = await asyncpg.connect(server.uri, database=url.database)
+    await admin.execute(f'CREATE ROLE consumer LOGIN; ALTER DATABASE "{url.database}" OWNER TO consumer')
+    for statement in re.findall(r"^    (.* ROLE .*;)$", ROTATION.read_text(), re.MULTILINE):
+        await admin.execute(statement)
+    first, second = (Database(url.set(username=one).render_as_string()) for one in ("consumer", "consumer_b"))
+    try:
+        assert (await schema.upgrade(second)).is_current
+        assert await admin.fetchval("SELECT tableowner FROM pg_tables WHERE tablename = 'runs'") == "consumer"
+        for user in (first, second):
+            await require_grants(user, BUILT_IN)
+    finally:
+        await first.stop()
+        await second.stop()
+        await admin.execute("DROP OWNED BY consumer; DROP OWNED BY consumer_b")
         await admin.close()
