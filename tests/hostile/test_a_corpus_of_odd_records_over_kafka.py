@@ -25,7 +25,7 @@ from consumer.ledger import Database
 from tests.hostile.corpus import OddService, corpus
 from tests.hostile.texts import written
 from tests.promises.deployment import started
-from tests.support import first_walks
+from tests.support.ledger import first_walks
 from tests.support.load import SECRET
 from tests.support.loopback import LoopbackServer
 from tests.support.merchant.plugin import install_plugin

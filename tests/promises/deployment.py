@@ -21,7 +21,7 @@ from consumer.ledger.engine import schema
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
 from consumer.sync.health.status import ApplicationStatus, application_status
-from tests.support import first_walks
+from tests.support.ledger import first_walks
 from tests.support.merchant.plugin import install_plugin
 from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually, free_port

@@ -23,7 +23,7 @@ from tests.hostile.every_object.kept import Kept
 from tests.hostile.every_object.objects import OddService, Told, happened
 from tests.hostile.texts import written
 from tests.promises.deployment import started
-from tests.support import first_walks
+from tests.support.ledger import first_walks
 from tests.support.load import SECRET
 from tests.support.loopback import LoopbackServer
 from tests.support.ports import eventually
