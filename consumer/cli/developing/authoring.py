@@ -34,7 +34,7 @@ BY_ITS_OWN = " by ctx; what it does to files, by a connection of a C library or 
 def try_handler(
     name: Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")],
     event: Annotated[str, typer.Option(help="Id of a recorded event, or a file of `events show ID --json`.")],
-    application: Annotated[str, typer.Option(help="Application.")] = "default",
+    application: Annotated[str | None, typer.Option(help="Application; whichever has it when left out.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run one handler on one event and undo it: what it would write, emit and call. Exit 1 if it fails."""
@@ -141,7 +141,7 @@ def _options(given: list[str]) -> dict[str, Any]:
     return {name: value for name, _, value in pairs}
 
 
-async def _try(settings: Settings, name: str, event: str, application: str) -> Tried:
+async def _try(settings: Settings, name: str, event: str, application: str | None) -> Tried:
     from consumer.cli.developing.trying import attempt, event_named
 
     handler = _named(registry_of(settings), name)

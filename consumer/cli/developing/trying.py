@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.cli.looking.events import owner
 from consumer.clock import SystemClock
 from consumer.errors import BodiesArchived, NotFound
 from consumer.events import Event
@@ -51,12 +52,14 @@ class _Undo(Exception):
     """Ends the transaction without a trace."""
 
 
-async def event_named(database: Database, name: str, application: str) -> Event:
-    """The event in a file (`events show ID --json`), or the recorded one of that id. Raises NotFound, UsageError."""
+async def event_named(database: Database, name: str, application: str | None) -> Event:
+    """The event in a file (`events show ID --json`), or the recorded one of that id, of whichever application has it
+    when none is said. Raises NotFound, UsageError."""
     if await asyncio.to_thread(Path(name).is_file):
         return event_in(name)
+    application = application or await owner(database, name)
     async with database.reading() as session:
-        found = await events.get(session, application, name)
+        found = None if application is None else await events.get(session, application, name)
     if found is None:
         raise NotFound("the ledger has no such event, and there is no file of that name", event=name[:100])
     if found.archive is not None:

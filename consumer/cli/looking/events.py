@@ -184,16 +184,18 @@ async def _load(
 ) -> tuple[EventRow, Sequence[RunRow], Sequence[AttemptRow], Mapping[str, str]]:
     async with ledger(settings_looking()) as database:
         if application is None:
-            application = await _whose(database, event_id)
+            application = await owner(database, event_id)
+        if application is None:
+            raise NotFound("the ledger has no such event", event_id=event_id[:100])
         if raw:
             await _audit(database, application, event_id)
         async with database.reading() as session:
             return await read_event(session, application, event_id)
 
 
-async def _whose(database: Database, event_id: str) -> str:
-    """The application that has the event, be it set up or not. Raises NotFound, and UsageError where several have one
-    of this id."""
+async def owner(database: Database, event_id: str) -> str | None:
+    """The application that has the event, be it set up or not; None where none has. Raises UsageError where several
+    have one of this id."""
     async with database.reading() as session:
         known: Sequence[str] = await each_of(session, EventRow.__table__.c.application)
         found = [name for name in known if await events.get(session, name, event_id) is not None]
@@ -201,9 +203,7 @@ async def _whose(database: Database, event_id: str) -> str:
         raise UsageError(
             "several applications have an event of this id: name one by --application", known=", ".join(found)
         )
-    if not found:
-        raise NotFound("the ledger has no such event", event_id=event_id[:100])
-    return found[0]
+    return found[0] if found else None
 
 
 async def _audit(database: Database, application: str, event_id: str) -> None:

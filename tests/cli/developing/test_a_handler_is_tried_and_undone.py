@@ -139,6 +139,24 @@ async def test_an_event_is_found_by_file_or_id(database: Database, tmp_path: Pat
         await event_named(database, str(wrong), "default")
 
 
+async def test_an_event_is_found_in_whichever_application_has_it(database: Database) -> None:
+    one = replace(event("order.paid"), application="shop")
+    await kept(database, one)
+    assert await event_named(database, one.id, None) == await event_named(database, one.id, "shop")
+    with pytest.raises(NotFound):
+        await event_named(database, one.id, "default")
+    with pytest.raises(NotFound):
+        await event_named(database, "evt_of_nobody", None)
+    await kept(database, replace(one, application="other"))
+    with pytest.raises(UsageError, match="several applications have an event of this id"):
+        await event_named(database, one.id, None)
+
+
+async def kept(database: Database, one: Event) -> None:
+    async with database.transaction() as session:
+        await events.record(session, [one], one.received_at)
+
+
 def test_the_running_sandbox_is_found_on_this_machine_only(tmp_path: Path) -> None:
     assert running_at(tmp_path) is None
     tell_running(tmp_path, "http://127.0.0.1:4711")
