@@ -16,7 +16,7 @@ from consumer.errors import BrokerError, BrokerUnavailable
 PURGE_FROM = 256
 BATCH_RECORDS = 5_000
 IN_BATCH_OVERHEAD_BYTES = 64
-GROWS_EVERY_S = 60.0
+GROWS_EVERY_S, GROWS_AT_LEAST_EVERY_S = 60.0, 3_600.0
 # A record carries no time of its publisher's: the broker stamps it (or, on a topic that keeps publishers' times, keeps
 # it without one). A clock ahead by an hour would have its records refused (message.timestamp.after.max.ms), a clock
 # behind by the retention would have them deleted at once (case I1).
@@ -54,7 +54,8 @@ class Lane:
 class TopicLanes:
     """A topic as the publisher needs it: one lane a partition, and the largest record. `is_bound_known`: whether the
     topic's own limit could be read, so that it took `max_record_bytes` then. `batch_bytes`: how large its batches are
-    now, `whole_bytes` by its limit as it was read; `resized_s`: since when they are smaller."""
+    now, `whole_bytes` by its limit as it was read; `resized_s`: since when they are so large, `grows_every_s`: how long
+    they stay so at least, `has_grown`: whether they have grown since one was refused."""
 
     def __init__(
         self, name: str, partitions: int, max_record_bytes: int, max_message_bytes: int, *, is_bound_known: bool = False
@@ -64,6 +65,8 @@ class TopicLanes:
         self.is_bound_known = is_bound_known
         self.whole_bytes = self.batch_bytes = min(MAX_BATCH_BYTES, max_message_bytes - RECORD_OVERHEAD_BYTES)
         self.resized_s = 0.0
+        self.grows_every_s = GROWS_EVERY_S
+        self.has_grown = False
         self.lanes = [Lane(self, number) for number in range(partitions)]
 
 
@@ -98,8 +101,11 @@ def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:
 
 def send_in_smaller_batches(lane: Lane, items: Sequence[Item], now_s: float) -> None:
     """These were too large together: they wait again, before what came later, and the topic's batches are half as large
-    from now on. So they come to be as small as the topic takes, and a record that it does not take is alone."""
+    from now on. So they come to be as small as the topic takes, and a record that it does not take is alone. Where they
+    had just grown, that is tried more rarely: each refusal costs a producer."""
     home = lane.home
+    if home.has_grown:
+        home.grows_every_s, home.has_grown = min(home.grows_every_s * 2, GROWS_AT_LEAST_EVERY_S), False
     home.batch_bytes, home.resized_s = min(home.batch_bytes, _bytes(items) // 2), now_s
     for item in items:
         item.sent = False
@@ -108,11 +114,14 @@ def send_in_smaller_batches(lane: Lane, items: Sequence[Item], now_s: float) -> 
 
 def send_in_larger_batches(lane: Lane, items: Sequence[Item], now_s: float) -> None:
     """These were taken: while the topic's batches are smaller than they may be, one that was full doubles them, once in
-    GROWS_EVERY_S. The limit may have been raised; if it was not, that costs one refusal."""
+    a minute. The limit may have been raised; if it was not, that costs one refusal, and the next try comes later."""
     home = lane.home
-    if home.batch_bytes >= home.whole_bytes or now_s - home.resized_s < GROWS_EVERY_S:
+    if home.batch_bytes >= home.whole_bytes or now_s - home.resized_s < home.grows_every_s:
         return
     if _bytes(items) * 2 > home.batch_bytes:
+        if home.has_grown:
+            home.grows_every_s = GROWS_EVERY_S
+        home.has_grown = True
         home.batch_bytes, home.resized_s = min(home.batch_bytes * 2, home.whole_bytes), now_s
 
 

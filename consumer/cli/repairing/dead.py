@@ -156,7 +156,7 @@ def _print_groups(
         if one["runbook"]:
             output.line(f"   runbook: {one['runbook']}")
         if of_which:
-            output.line(f"   of {per_application(one['applications'])}")
+            output.line(f"   {per_application(one)}")
         more = "" if one["count"] <= SUBJECTS_MAX else ", …"
         seen = "" if one["looked_at"] == one["count"] else f" (the first {one['looked_at']})"
         output.line(f"   from {shown(one['first'])} to {shown(one['last'])}{seen}: {', '.join(one['subjects'])}{more}")

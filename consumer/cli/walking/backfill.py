@@ -200,7 +200,9 @@ def say_report(report: BackfillReport, output: Output) -> None:
     if report.strange:
         output.line(f"  {report.strange} not understood: see `consumer quarantine list`")
     if report.unread:
-        again = "the next walk asks" if report.cut_over is None else "not archived; the same command asks"
+        again = (
+            "the next walk asks" if report.cut_over is None else "not archived; `consumer backfill --seed --full` asks"
+        )
         output.line(f"  {report.unread} listed in brief could not be read: {again} for them again")
     if report.refused:
         output.line(

@@ -39,6 +39,7 @@ def death_groups(
     ]
 
 
-def per_application(applications: Mapping[str, int]) -> str:
-    """Of how many applications' runs a group is, in words."""
-    return ", ".join(f"{name} ({count})" for name, count in applications.items())
+def per_application(group: Mapping[str, Any]) -> str:
+    """Whose the runs of a group are, in words; of how many this is said, where not all were looked at."""
+    told = ", ".join(f"{name} ({count})" for name, count in group["applications"].items())
+    return f"of {told}" if group["looked_at"] == group["count"] else f"of the first {group['looked_at']}: {told}"

@@ -131,9 +131,9 @@ _UNPUBLISHED = (
 )
 
 
-async def unpublished(session: AsyncSession, limit: int, after: int | None = None) -> Sequence[Letter]:
+async def unpublished(session: AsyncSession, limit: int, after: int = 0) -> Sequence[Letter]:
     """Letters that the topic does not have yet, oldest first; `after`: only those behind the one of this number."""
-    rows = (await session.execute(_UNPUBLISHED, {"most": limit, "after": after or 0})).scalars().all()
+    rows = (await session.execute(_UNPUBLISHED, {"most": limit, "after": after})).scalars().all()
     return [await _letter(session, row) for row in rows]
 
 

@@ -20,7 +20,7 @@ _HANDLERS: Table = HandlerRow.__table__
 
 _PAUSED = select(_HANDLERS.c.name).where(_HANDLERS.c.paused_at.is_not(None))
 
-_ONLY = re.compile(r"only ([a-z0-9_, -]+): ")
+_ONLY = re.compile(r"only ([a-z0-9_-]+(?:, [a-z0-9_-]+)*): ")
 
 LIVE_S = 120.0
 """A handler that no worker has registered for so long is one that no living worker has."""

@@ -62,11 +62,19 @@ class Begun:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the walk is none for what it could not read. A seed leaves as many as may wait to the next one; where
-        nobody said up to when, and they show no time, they would be no history any more by then."""
-        cut_over = self.cut_over
-        is_kept = cut_over is not None and (cut_over.is_said or not (cut_over.is_first and self.lacks_times))
+        """Whether the walk is none for what it could not read. A seed leaves as many as may wait to the next one, but
+        nothing that would be no history any more for that."""
+        is_kept = self.cut_over is not None and not self.loses_history
         return bool(self.failures) and not (is_kept and self.report.unread <= UNREAD_MAX)
+
+    @property
+    def loses_history(self) -> bool:
+        """Whether what this seed could not read is history for no later one: it shows no time, as far as one can tell,
+        and what shows none is history only before any walk has begun. Where an operator said up to when, a read of it
+        may still show one; not where others show none."""
+        if self.cut_over is None or not (self.cut_over.is_first and self.lacks_times):
+            return False
+        return not self.cut_over.is_said or self.report.without_time > 0
 
     def leave(self, unread: Iterable[Event]) -> None:
         """A seed leaves these, which could not be read, to the next one."""

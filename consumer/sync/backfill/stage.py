@@ -136,7 +136,8 @@ class Backfill(WokenStage):
         elif options.sees_to_history and not begun.failures:
             async with self.app.database.transaction() as session:
                 await cutover.SeenTo(at=now).keep(session, self.app.name, now=now)
-        holds = is_complete or (cut_over is not None and cut_over.is_said)  # one that an operator named holds anyway
+        # One that an operator named holds anyway, but where the next seed has to be the first one again.
+        holds = is_complete or (cut_over is not None and cut_over.is_said and not begun.loses_history)
         if cut_over is not None and cut_over.is_first and holds and not options.dry_run:
             await self.first_walk.begin(cut_over.at + self.first_walk.history)
         try:

@@ -40,21 +40,22 @@ class Strike:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Until when runs were put off, by a monotonic clock: `count` of them until `at_s`, or soon after, none for longer.
+    """Until when runs of one application were put off, by a monotonic clock: none beyond `at_s`, where `count` come.
 
-    No more than PUT_OFF_AT_ONCE come in any PUT_OFF_EVERY_S: what many that wait cost everybody else does not grow with
-    them. In return the last begin later when the wait is over: of 10,000, within 50 seconds.
+    Of a handler no more than PUT_OFF_AT_ONCE come in any PUT_OFF_EVERY_S, of all applications that wait together: what
+    many cost everybody else does not grow with them. In return the last begin later when the wait is over: of 10,000,
+    within 50 seconds.
     """
 
     at_s: float
     count: int = 0
 
-    def then(self, at_s: float) -> tuple[Spread, float]:
-        """With one more, that waits until `at_s` or longer; and until when it does."""
+    def then(self, at_s: float, at_once: int) -> tuple[Spread, float]:
+        """With one more, that waits until `at_s` or longer, and until when it does; `at_once` may come together."""
         following_s = self.at_s + PUT_OFF_EVERY_S
         if at_s >= following_s:
             after = Spread(at_s=at_s, count=1)
-        elif self.count < PUT_OFF_AT_ONCE:
+        elif self.count < at_once:
             after = Spread(at_s=self.at_s, count=self.count + 1)
         else:
             after = Spread(at_s=following_s, count=1)

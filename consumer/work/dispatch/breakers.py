@@ -17,7 +17,7 @@ from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Handler, RetryLater
 from consumer.retry import Failure
 from consumer.telemetry.logs import Condition
-from consumer.work.dispatch.breaker import Breaker, BreakerPolicy, Spread, Strike
+from consumer.work.dispatch.breaker import PUT_OFF_AT_ONCE, Breaker, BreakerPolicy, Spread, Strike
 from consumer.work.outcome import Failed, Outcome, Succeeded
 
 LATER = datetime.max.replace(tzinfo=UTC)
@@ -135,7 +135,8 @@ class Breakers:
         now_s = self._monotonic()
         at_s = now_s + found.put_off_s(now)
         before = self._spread.get(whose, Spread(at_s=at_s))
-        self._spread[whose], until_s = before.then(at_s)
+        waiting = sum(one.is_open for one in self._all[whose[0]].values())
+        self._spread[whose], until_s = before.then(at_s, max(1, PUT_OFF_AT_ONCE // waiting))
         return until_s - now_s
 
     def _waits_for_some(self, handler: str) -> bool:

@@ -4,7 +4,7 @@ The letter is written in the transaction in which the run dies, published afterw
 between it goes out twice, nothing is lost. The ledger stays the place to act on a dead run; the topic is for others.
 
 Those that a lowered limit refuses wait in the ledger, however many they are. Younger ones go before them; then they are
-tried again in turn, until one is refused: each refusal costs a producer.
+tried again in turn, until one is refused, every few seconds: each refusal costs a producer.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class DeadLetters:
         self._waits = Condition("dead_letters_wait")
         self._refused = 0  # the number of the youngest letter that is refused for now; 0: none is
         self._tried = 0  # up to which of these they were tried again
+        self._again_s = 0.0  # when they may be, by the clock
 
     def wake(self) -> None:
         """There may be letters: look now."""
@@ -94,7 +95,8 @@ class DeadLetters:
         """Those that were not refused yet; behind them some that were, each in its turn."""
         async with self._database.reading() as session:
             letters = await dead.unpublished(session, BATCH, self._refused)
-            if not self._refused or len(letters) == BATCH:
+            is_early = self._clock.monotonic() < self._again_s
+            if not self._refused or is_early or len(letters) == BATCH:
                 return letters
             again = await self._again(session)
             if not again and self._tried:
@@ -117,6 +119,7 @@ class DeadLetters:
                 await self._publish(letter)
             except RecordRefused as error:
                 failure = error
+                self._again_s = self._clock.monotonic() + RETRY_S
                 if letter.row.id <= refused:
                     self._tried = letter.row.id
                     break

@@ -374,6 +374,30 @@ async def test_a_seed_that_could_not_read_all_keeps_its_cut_over(
         assert (await SeenTo.of(session, "default")).at is not None
 
 
+async def test_a_first_seed_that_could_not_read_what_may_have_no_time_is_to_be_repeated(
+    world: World, service: ScriptedService
+) -> None:
+    """It said that it was done, and what it had not read was no history to any seed after it: the loop acted on it."""
+    # case: B22, B30
+    events = [service.event(number, order_id=f"A-{number}") for number in range(3)]
+    listed_in_brief(service, events)
+    until = world.clock.now() - timedelta(minutes=1)
+    at = {"created_at": (until - timedelta(days=1)).isoformat()}
+    untimed = [{name: value for name, value in one.items() if name != "created_at"} for one in events[1:]]
+    service.records |= {path_of(one): one for one in (events[0] | at, *untimed)}
+    service.failing[path_of(events[2])] = 503
+    stage = backfill(world)
+    with pytest.raises(ApiError):
+        await stage.once(BackfillOptions(seed=True, full=True, until=until))
+    async with world.database.reading() as session:
+        assert (await Began.of(session, "default")).began is None
+    await world.work()
+    service.failing.clear()
+    assert (await stage.once(BackfillOptions(seed=True, full=True))).published == 1
+    await world.work()
+    assert (await stage.once()).published == 0
+
+
 async def test_a_seed_that_could_not_read_many_fails(
     world: World, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

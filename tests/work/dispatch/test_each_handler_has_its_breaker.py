@@ -242,6 +242,24 @@ def test_what_a_shop_that_waits_costs_in_a_second_does_not_grow_with_how_many_of
     assert probes == {NOW + timedelta(seconds=1 + 2 + 4 + 8 + 16 + 32 + 60)}, "each probe came when it was due"
 
 
+# case: R11, G8
+def test_nor_does_what_several_shops_cost_that_wait_together() -> None:
+    """Each of them had as many a second as one alone: a fifth, which did not wait, stood behind them."""
+    world = World()
+    shops = "abcd"
+    for shop in shops:
+        for number in range(3):
+            world.judge(AWAY, number=number, application=shop)
+    world.judge(Succeeded(), application="e")
+    put_off = [
+        world.breakers.start(handler(), run(number, application=shop), NOW) for number in range(200) for shop in shops
+    ]
+    waits = [one.failure.after_s or 0.0 for one in put_off if one is not None]
+    assert len(waits) == len(put_off)
+    for at_s in waits:
+        assert sum(at_s <= other < at_s + PUT_OFF_EVERY_S for other in waits) <= PUT_OFF_AT_ONCE
+
+
 def test_a_clock_that_was_ahead_puts_nothing_off_for_longer() -> None:
     world = World().opened()
     world.judge(Succeeded(), application="b")

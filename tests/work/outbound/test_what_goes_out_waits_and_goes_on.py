@@ -176,9 +176,9 @@ class Kept:
         return "".join(one.row.handler for one in self.waiting)
 
 
-def letters_of(ledger: Database, topic: Topic) -> DeadLetters:
+def letters_of(ledger: Database, topic: Topic, clock: DrivenClock | None = None) -> DeadLetters:
     return DeadLetters(
-        database=ledger, broker=cast(Any, topic), topic="events.dead", clock=DrivenClock(), leads=lambda: True
+        database=ledger, broker=cast(Any, topic), topic="events.dead", clock=clock or DrivenClock(), leads=lambda: True
     )
 
 
@@ -199,34 +199,41 @@ async def test_however_many_are_refused_younger_letters_go_out(
     monkeypatch: pytest.MonkeyPatch, sqlite_ledger: Database
 ) -> None:
     """A lot that was all refused was tried again for ever, and what died since waited behind it. Of those that were
-    refused one is tried again at a time."""
+    refused one is tried again at a time, and not whenever something dies."""
     # case: R10, I30
     monkeypatch.setattr(dead_letters, "BATCH", 3)
-    topic, kept = Refusing("abcdefg"), Kept(monkeypatch, "abcdefghi")
-    letters = letters_of(sqlite_ledger, topic)
+    topic, kept, clock = Refusing("abcdefg"), Kept(monkeypatch, "abcdefghi"), DrivenClock()
+    letters = letters_of(sqlite_ledger, topic, clock)
     for _ in range(3):
         with pytest.raises(RecordRefused):
             await letters.once()
     assert (topic.went, kept.wait) == ("hi", "abcdefg")
-    kept.add("j")
     asked = topic.asked
+    for died in "jk":
+        kept.add(died)
+        assert await letters.once() == 1
+    assert (topic.went, topic.asked - asked) == ("hijk", 2)
+    kept.add("l")
+    clock.advance(dead_letters.RETRY_S)
     with pytest.raises(RecordRefused):
         await letters.once()
-    assert (topic.went, topic.asked - asked) == ("hij", 3), "it first, then one that was refused, in both its forms"
+    assert (topic.went, topic.asked - asked) == ("hijkl", 5), "it first, then one that was refused, in both its forms"
 
 
 async def test_refused_letters_go_out_in_turn_as_the_limit_is_raised(
     monkeypatch: pytest.MonkeyPatch, sqlite_ledger: Database
 ) -> None:
     # case: R10, I30
-    topic, kept = Refusing("abcd"), Kept(monkeypatch, "abcd")
-    letters = letters_of(sqlite_ledger, topic)
+    topic, kept, clock = Refusing("abcd"), Kept(monkeypatch, "abcd"), DrivenClock()
+    letters = letters_of(sqlite_ledger, topic, clock)
     with pytest.raises(RecordRefused):
         await letters.once()
     topic.refused = set("ab")
     for _ in range(2):
+        clock.advance(dead_letters.RETRY_S)
         with pytest.raises(RecordRefused):
             await letters.once()
+    clock.advance(dead_letters.RETRY_S)
     assert await letters.once() == 2
     assert (topic.went, kept.wait) == ("cd", "ab")
     topic.refused.clear()
@@ -243,11 +250,13 @@ async def test_refused_letters_that_are_taken_again_go_out_without_a_pause(
     # case: R10, I30
     monkeypatch.setattr(dead_letters, "AGAIN", 1)
     topic, kept, stop, leads = Refusing("abc"), Kept(monkeypatch, "abc"), asyncio.Event(), [True]
-    letters, waits = letters_of(sqlite_ledger, topic), list[float]()
+    clock, waits = DrivenClock(), list[float]()
+    letters = letters_of(sqlite_ledger, topic, clock)
     letters._leads = lambda: leads[0]
 
     async def wait(seconds: float, _: asyncio.Event) -> None:
         waits.append(seconds)
+        clock.advance(seconds)
         topic.refused.clear()
         if waits[-1] == dead_letters.LOOK_EVERY_S:
             stop.set()

@@ -186,9 +186,10 @@ async def test_one_that_is_replaced_again_and_again_fills_no_log(client: type[Cl
 
 
 class Limited:
-    """A producer of a topic that takes batches of `limit` records; `lots`: how many each had that it took."""
+    """A producer of a topic that takes batches of `limit` records; `lots`: how many each had that it took, `refused`:
+    those that it did not."""
 
-    limit, lots = 100, list[int]()
+    limit, lots, refused = 100, list[int](), list[int]()
 
     def __init__(self) -> None:
         self.client = SimpleNamespace(cluster=SimpleNamespace(partitions_for_topic=lambda _: {0, 1}))
@@ -206,6 +207,7 @@ class Limited:
     async def send_batch(self, builder: Any, *_: Any, **__: Any) -> asyncio.Future[None]:
         """It is refused, or acknowledged at once."""
         if len(builder.kept) > self.limit:
+            self.refused.append(len(builder.kept))
             raise MessageSizeTooLargeError
         self.lots.append(len(builder.kept))
         acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -221,6 +223,7 @@ async def test_batches_grow_again_when_a_lowered_limit_is_raised(monkeypatch: py
     monkeypatch.setattr(publisher, "RENEW_WAIT_S", 0.01)
     monkeypatch.setattr(publisher.KafkaPublisher, "_connect", lambda _: asyncio.sleep(0, Limited()))
     monkeypatch.setattr(Limited, "lots", [])
+    monkeypatch.setattr(Limited, "refused", [])
     address = KafkaConnection(servers=("127.0.0.1:1",), client_id="tests")
     writes = publisher.KafkaPublisher(address, max_pending=1000, max_pending_bytes=1_000_000)
     await writes.start(5)
@@ -238,9 +241,14 @@ async def test_batches_grow_again_when_a_lowered_limit_is_raised(monkeypatch: py
     assert await lots() == [8] * 8
     clock.time = lambda: 1000.0 + lanes.GROWS_EVERY_S
     assert await lots() == [8] * 8, "one larger batch was tried, and refused"
+    Limited.refused.clear()
+    for minute in range(2, 300):
+        clock.time = partial(float, 1000.0 + minute * 60)
+        await lots()
+    assert len(Limited.refused) <= 10, "where the limit stays, that is tried ever more rarely"
     monkeypatch.setattr(Limited, "limit", 100)
-    for minute in range(2, 16):
-        clock.time = partial(float, 1000.0 + minute * lanes.GROWS_EVERY_S)
+    for minute in range(300, 370):
+        clock.time = partial(float, 1000.0 + minute * 60)
         last = await lots()
-    assert last == [64]
+    assert last == [64], "and where it was raised, once an hour has passed they grow every minute"
     await writes.stop(1)
