@@ -155,6 +155,23 @@ async def test_one_that_a_lowered_limit_refuses_waits_alone(sqlite_ledger: Datab
     assert topic.lots == [["drv_0"], ["drv_2"], ["drv_1"]]
 
 
+async def test_those_of_its_key_wait_behind_one_that_is_refused_and_those_of_others_go(sqlite_ledger: Database) -> None:
+    # case: I30, G5
+    topic = Lowered()
+    publishes = Relay(
+        database=sqlite_ledger, broker=cast(Any, topic), topic=TOPIC, clock=DrivenClock(datetime.now(UTC)), worker="w"
+    )
+    for number, key in ((1, "order:1"), (2, "order:1"), (3, "order:3")):
+        await emit(sqlite_ledger, number, key)
+    for _ in range(2):
+        with pytest.raises(RecordRefused):
+            await publishes.once()
+    assert topic.lots == [["drv_3"]], "an access that was taken away would come back by the older word of it"
+    topic.refused = ""
+    assert await publishes.once() == 2
+    assert topic.lots == [["drv_3"], ["drv_1", "drv_2"]]
+
+
 @pytest.mark.parametrize("stirred_by", ["nothing", "being woken", "something due"])
 async def test_it_looks_often_again_when_something_comes(sqlite_ledger: Database, stirred_by: str) -> None:
     topic, clock = cast(Any, Topic()), DrivenClock(datetime.now(UTC))
@@ -181,9 +198,9 @@ def test_what_nobody_tells_of_is_looked_at_less_often_while_nothing_comes() -> N
     assert pace.wait_s == 0.25
 
 
-async def emit(database: Database, number: int) -> None:
+async def emit(database: Database, number: int, key: str | None = None) -> None:
     """A derived event that is due by any of the clocks."""
-    emission = Emission(id=f"drv_{number}", type="made.up", key=f"order:{number}", data={})
+    emission = Emission(id=f"drv_{number}", type="made.up", key=key or f"order:{number}", data={})
     at = datetime.now(UTC) - timedelta(hours=2)
     async with database.transaction() as session:
         await outbox.put(session, [Emitted(emission=emission, cause=event(number), handler="shop:project")], at)
