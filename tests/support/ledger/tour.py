@@ -153,7 +153,7 @@ BY_NAME: Mapping[str, Any] = {
     "run": _CLAIMED, "data": {}, "events": [("default", "evt_5")], "topic": "payments.events",
     "topics": ["payments.events"], "offsets": {("payments.events", 0): 1}, "starts": {("payments.events", 0): 1},
     "memory": TopicMemory(topic="payments.events"), "too_many_bytes": 1, "numbers": [1_000_001],
-    "runs": [{"handler": HANDLER}], "plan": PLAN, "plan_id": PLAN, "types": ("order.paid",),
+    "runs": [{"application": "default", "handler": HANDLER}], "plan": PLAN, "plan_id": PLAN, "types": ("order.paid",),
     "handlers": declared_in(BUILT_IN[0])[:2], "notes": [_NOTED],
 }  # fmt: skip
 """What to give a parameter of this name."""
