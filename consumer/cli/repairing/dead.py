@@ -143,9 +143,7 @@ def _none_fits(in_all: int, *, discarded: bool) -> str:
     return f"no {'discarded' if discarded else 'dead'} run fits ({at_least}{in_all} in all)"
 
 
-def _print_groups(
-    output: Output, groups: Sequence[dict[str, Any]], at_least: str, application: str | None
-) -> None:  # fmt: skip
+def _print_groups(output: Output, groups: Sequence[dict[str, Any]], at_least: str, application: str | None) -> None:
     known = {one.name for one in looking()[0].applications}
     of_which = len(known.union(*(one["applications"] for one in groups))) > 1
     for one in groups:
@@ -199,9 +197,7 @@ def discard(
     _act(wanted, everything, reason, yes, as_json, verb, act)
 
 
-def _act(
-    wanted: DeadFilter, everything: bool, reason: str, yes: bool, as_json: bool, verb: str, act: Act
-) -> None:  # fmt: skip
+def _act(wanted: DeadFilter, everything: bool, reason: str, yes: bool, as_json: bool, verb: str, act: Act) -> None:
     reason = checked_reason(reason)
     if not everything and replace(wanted, limit=0, discarded=False) == DeadFilter(limit=0):
         raise UsageError(f"say which to {verb}: a filter, or --all")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events
 from consumer.ledger.reading import observations, read_requests
-from consumer.ledger.reading.observation import ENDED, ObjectKind, Observation, status_of
+from consumer.ledger.reading.observation import ENDED, ObjectKind, Observation, observation_id, status_of
+from consumer.ledger.reading.observations import Observed
 from consumer.payments import PaymentsError
 from consumer.plugin import ReadRequest
 from consumer.sync.application import Application
@@ -140,12 +143,15 @@ class Comparison:
         async with self._app.database.reading() as session:
             last = await observations.last(session, self._app.name, kind, [one.object_id for one in found])
             told = await events.told(session, self._app.name, [one.key for one in found])
+            lost = await self._lost(session, [one for one in found if one.key in told], last) if terms.has_gap else ()
         at_once: list[Observation] = []
         changes: list[Observation] = []
         remembered: list[Observation] = []
         for one in found:
             before, said = last.get(one.object_id), told.get(one.key, {})
             drift = compare(one, before, said)
+            if drift is Drift.NONE and one.object_id in lost:
+                drift = Drift.DETAIL
             is_history = terms.baseline and not said and (before is None or terms.is_early)
             if is_history and kind != "subscription" and drift is not Drift.NONE:
                 remembered.append(one)
@@ -170,6 +176,19 @@ class Comparison:
                 await observations.seen(session, self._app.name, kind, unchanged, self._app.clock.now())
                 await observations.keep(session, [one.observed for one in remembered])
         return at_once, changes
+
+    async def _lost(
+        self, session: AsyncSession, found: Sequence[Observation], last: Mapping[str, Observed]
+    ) -> Collection[str]:
+        """Of which of these, which events tell of, the last observation was published and has not come: it may have
+        lain unread in a log that is gone. What comes twice changes nothing."""
+        ids = {
+            (self._app.name, observation_id(self._app.name, one.kind, one.object_id, last[one.object_id].version)): one
+            for one in found
+            if one.object_id in last
+        }
+        known = await events.known(session, ids)
+        return {one.object_id for event, one in ids.items() if event not in known}
 
     async def _make(self, changes: Sequence[Observation], report: DriftReport) -> None:
         published = report.published

@@ -40,7 +40,7 @@ class Drift(StrEnum):
     """`none`: as observed last. `first`: never observed; its events say the same, or there is neither money nor access
     in it. `unknown`: paid or live, and neither observed nor any event of it. `told`: another state than observed last,
     and an event has said so. `changed`: another state, and no event told. `detail`: the same state, other details, or
-    a state that no event ever tells of."""
+    a state that no event ever tells of; or as observed last, by an observation that was lost with its log."""
 
     NONE = "none"
     FIRST = "first"

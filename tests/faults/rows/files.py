@@ -10,7 +10,7 @@ from pathlib import Path
 
 from consumer.broker import EmbeddedBroker
 from consumer.ledger import log_memory
-from tests.faults.scene import SHIPPED_S, Act, Fault, Scene, fault, fill, remount
+from tests.faults.scene import Act, Fault, Scene, fault, fill, remount
 from tests.support.ports import eventually
 
 REMEMBERED_WITHIN_S = 90.0
@@ -119,9 +119,7 @@ async def _remove_log(scene: Scene) -> None:
 
 async def _replace_log(scene: Scene) -> None:
     """Everything is stopped, the file is gone, and all start but `sync`: each process is well, and the log is another.
-    `sync` reconciles as soon as it runs, which may be sooner than anybody looks. All is shipped by then: a read that
-    was published, and that no worker took before its log went, is not made again by itself under `api`."""
-    await scene.found.shipped(within_s=SHIPPED_S)
+    `sync` reconciles as soon as it runs, which may be sooner than anybody looks."""
     await scene.stop()
     await _remove_log(scene)
     await scene.start("serve", "work", "console")

@@ -220,6 +220,31 @@ async def test_401_half_way_ends_the_walk_and_the_next_one_does_it_all(world: Wo
     assert (await stage.once()).baseline == 150
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_what_was_observed_and_lost_with_its_log_is_observed_again(world: World, is_told: bool) -> None:
+    """A paid order that waited for that answer was held for ever: reconcile found it as it had been observed last. What
+    no event tells of is remembered history, which was never published."""
+    # case: B13, F24, G3
+    await baselined(world)
+    if is_told:
+        await recorded(world, "order.paid", "A-1")
+    lists(world, orders=[order(1, "PAID")])
+    stage = reconcile(world)
+    await stage.once()
+    before = await seen(world)
+    await stage.once()
+    assert await seen(world) == before == [("order:A-1", "PAID")]
+    async with world.database.transaction() as session:
+        await silence.note_gap(session, "default", at=world.clock.now(), token=1)
+    await stage.once()
+    assert await seen(world) == before * (2 if is_told else 1)
+    await world.work()
+    async with world.database.transaction() as session:
+        await silence.note_gap(session, "default", at=world.clock.now(), token=1)
+    await stage.once()
+    assert len(await seen(world)) == len(before) * (2 if is_told else 1), "it has come"
+
+
 async def test_it_is_due_at_first_after_its_time_and_after_a_gap(world: World) -> None:
     # case: B13, B29, U7
     lists(world)
