@@ -36,6 +36,7 @@ from consumer.settings import Role, Settings, load_settings
 from consumer.telemetry.internal import Readiness
 from consumer.telemetry.metrics import Metrics
 from consumer.wire import unpack_delivery, unpack_event
+from consumer.work.rounds.set_back import ClockSetBack
 from tests.receive.rig import BODY
 from tests.support.handling.projections import own
 from tests.support.ports import eventually
@@ -416,6 +417,24 @@ async def test_what_was_put_off_by_a_clock_that_was_ahead_is_due_and_no_timer_is
         later = now + timedelta(seconds=16)
         found = [*found, *await runs.claim(session, handler="x:z", worker="w", limit=9, now=later, lease_s=15)]
     assert [one.event_id for one in found] == ["evt_wrong", "evt_dead"]
+
+
+async def test_an_attempt_under_way_while_the_clock_was_set_back_is_not_put_off(database: Database) -> None:
+    """It reckoned its next time by the wrong clock, and stores it after what was put off had been made due."""
+    machine = WrongClock(timedelta(0))
+    set_back = ClockSetBack(database, machine)
+    machine.off = timedelta(hours=1)
+    assert not await set_back.heed()
+    ahead, machine.off = machine.now(), timedelta(0)
+    assert await set_back.heed()
+    async with database.transaction() as session:
+        run = Run(application="default", event_id="evt_slow", handler="x:y", seq=1, key="a",
+                  blocking=True, status=RunStatus.RETRYING, next_at=ahead)  # fmt: skip
+        await runs.add(session, [run], ahead)
+    while await set_back.heed():
+        pass
+    async with database.reading() as session:
+        assert await runs.next_due(session, NOW) == {"x:y": NOW}
 
 
 @OFF
