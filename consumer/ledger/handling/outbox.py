@@ -6,9 +6,9 @@ whether another of its key is on its way by the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -49,12 +49,20 @@ _OUTBOX: Table = OutboxRow.__table__
 _BEFORE: Table = OutboxRow.__table__.alias("before")  # type: ignore[assignment]  # an alias has the table's columns
 
 WINDOW = 2000
+_EVER = datetime(1, 1, 1, tzinfo=UTC)
 
 # Asked several times a second, also where nothing happens: built once.
 _IS_DUE = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= bindparam("now"))
 _LONGEST_FIRST = select(_OUTBOX.c.not_before).where(*_IS_DUE).order_by(_OUTBOX.c.not_before)
 _WHOLE = select(_OUTBOX).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
 _LONGEST = select(_OUTBOX.c.seq).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
+_WINDOW = (
+    select(_OUTBOX.c.seq, _OUTBOX.c.application, _OUTBOX.c.key, _OUTBOX.c.not_before)
+    .where(*_IS_DUE, _OUTBOX.c.not_before >= bindparam("since"))
+    .where(or_(_OUTBOX.c.not_before > bindparam("since"), _OUTBOX.c.seq > bindparam("after")))
+    .order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq)
+    .limit(bindparam("most"))
+)
 # By their ids, too: SQLite gives the number of a withdrawn row away again.
 _MARK = update(_OUTBOX).where(
     among_given(_OUTBOX.c.seq, "b_numbers"), among_given(unindexed(_OUTBOX.c.event_id), "b_event_ids")
@@ -191,16 +199,39 @@ def _values(one: Emitted, now: datetime) -> dict[str, object]:
     }
 
 
-async def due(session: AsyncSession, now: datetime, limit: int) -> Sequence[Row[Any]]:
+async def due(
+    session: AsyncSession, now: datetime, limit: int, *, held: Container[tuple[str, str]] = ()
+) -> Sequence[Row[Any]]:
     """What is to be published now, in the order it was emitted; with a long backlog, in that order among those that
-    are due for longest. Rows of `OutboxRow`'s columns."""
+    are due for longest. Not those `held`, by application and key, however many they are. Rows of `OutboxRow`'s
+    columns."""
+    if held:
+        return await _but_held(session, now, limit, held)
     rows = (await session.execute(_WHOLE, {"now": now, "most": limit})).all()
     return sorted(rows, key=_seq) if len(rows) < limit else await _among_many(session, now, limit)
 
 
 async def _among_many(session: AsyncSession, now: datetime, limit: int) -> Sequence[Row[Any]]:
     found = await session.scalars(_LONGEST, {"now": now, "most": max(limit, WINDOW)})
-    numbers = sorted(found)[:limit]
+    return await _waiting_among(session, sorted(found)[:limit])
+
+
+async def _but_held(
+    session: AsyncSession, now: datetime, limit: int, held: Container[tuple[str, str]]
+) -> Sequence[Row[Any]]:
+    found, since, after = list[int](), _EVER, 0
+    while len(found) < limit:
+        window = (
+            await session.execute(_WINDOW, {"now": now, "since": since, "after": after, "most": max(limit, WINDOW)})
+        ).all()
+        found += [row.seq for row in window if (row.application, row.key) not in held]
+        if len(window) < max(limit, WINDOW):
+            break
+        since, after = window[-1].not_before, window[-1].seq
+    return await _waiting_among(session, sorted(found)[:limit])
+
+
+async def _waiting_among(session: AsyncSession, numbers: Sequence[int]) -> Sequence[Row[Any]]:
     if not numbers:
         return ()
     waits = unindexed(_OUTBOX.c.published_at).is_(None)  # of a few rows: by no index of all that wait

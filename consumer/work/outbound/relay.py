@@ -1,6 +1,9 @@
 """Relay: publishes derived events from the outbox, in the order they were emitted, by one leader at a time.
 
 Publish, then mark: after a crash in between the event goes out twice, which its deterministic id makes harmless.
+
+What a lowered limit refuses waits with all of its key, and nobody else does, however many there are. They are tried
+again in turn every few seconds, one key first and more for as long as none is refused: each refusal costs a producer.
 """
 
 from __future__ import annotations
@@ -8,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -29,6 +33,8 @@ IDLE_S, QUIET_S = 0.25, 2.0
 FOLLOWS_S = 1.0
 RETRY_S = 0.5
 BATCH = 500
+AGAIN_S = 5.0
+HELD_MAX = 10_000
 
 _log = structlog.get_logger(__name__)
 
@@ -53,6 +59,9 @@ class Relay:
         self._pace = Pace(clock, first_s=IDLE_S, most_s=QUIET_S)
         self._asked_s = float("-inf")
         self._waits = Condition("relay_waits")
+        self._held: dict[tuple[str, str], None] = {}  # keys of which one is refused for now, the longest tried first
+        self._again_s = 0.0  # when some of these may be tried again, by the clock
+        self._again = 1  # how many of them
         self._tenure = Tenure(database, role=ROLE, holder=worker, clock=clock, lease_s=RELAY_LEASE_S)
 
     def wake(self) -> None:
@@ -75,7 +84,7 @@ class Relay:
                 self._waits.lasts(error)
                 await self._clock.sleep(RETRY_S)
                 continue
-            if self.leads:  # who neither leads nor has asked knows nothing of it
+            if self.leads and not self._held:  # who neither leads nor has asked knows nothing of it
                 self._waits.over()
             if published < BATCH:
                 await self._wait()
@@ -84,9 +93,11 @@ class Relay:
     async def once(self) -> int:
         """Publish what is due now, if this process leads; returns how many. Raises BrokerError, LedgerError."""
         if not await self._lead():
+            self._held.clear()  # another process leads: what it finds refused is its own
             return 0
+        self._let_some_go()
         async with self._database.reading() as session:
-            rows = await outbox.due(session, self._clock.now(), BATCH)
+            rows = await outbox.due(session, self._clock.now(), BATCH, held=self._held)
         if not rows:
             return 0
         self._pace.stir()
@@ -100,22 +111,36 @@ class Relay:
 
     async def _publish(self, rows: Sequence[Row[Any]]) -> tuple[Sequence[Row[Any]], BrokerError | None]:
         """Which are durable, and why the others are not. One that the topic does not take for its size holds up those
-        of its key, which come after it, and nobody else."""
+        of its key, which come after it, until it is tried again, and nobody else."""
         with suppress(*TOO_LARGE):
             await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
             return rows, None
         published, held, refusal = list[Row[Any]](), set[tuple[str, str]](), None
         for row in rows:
-            if (row.application, row.key) in held:
+            key = (row.application, row.key)
+            if key in held:
                 continue
             try:
                 await self._broker.publish(self._topic, self._message(row))
             except TOO_LARGE as error:
                 refusal = error
-                held.add((row.application, row.key))
+                held.add(key)
+                self._hold(key)
             else:
                 published.append(row)
         return published, refusal
+
+    def _hold(self, key: tuple[str, str]) -> None:
+        if len(self._held) < HELD_MAX:
+            self._held[key] = None
+        self._again_s, self._again = self._clock.monotonic() + AGAIN_S, 1
+
+    def _let_some_go(self) -> None:
+        if not self._held or self._clock.monotonic() < self._again_s:
+            return
+        for key in list(islice(self._held, self._again)):
+            del self._held[key]
+        self._again = min(self._again * 2, BATCH)
 
     async def _lead(self) -> bool:
         """Whether this process leads. One that does not asks for the lease, which is a write, once in FOLLOWS_S."""

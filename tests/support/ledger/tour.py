@@ -217,6 +217,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.plans.trial.derived_before": [{"ids": [("default", "evt_5"), ("default", "drv_x")]}],
     "ledger.trail.sealing.entries": [{"after": 3, "until": 9}],
     "ledger.trail.sealing.newest": [{"subject": None}, {"subject": "order:order-5"}],
+    "ledger.handling.outbox.due": [{}, {"held": {("default", "order:order-5")}}],
     "ledger.handling.outbox.publish_again": [{"numbers": [1000001]}],
     "ledger.handling.outbox.astray": [{"before": NOW}],
     "ledger.handling.outbox.withdraw": [{"ids": [("default", "drv_x")]}],

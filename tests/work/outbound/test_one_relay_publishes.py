@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from consumer.broker import Broker, Message
 from consumer.clock import DrivenClock, Pace, SystemClock
@@ -123,13 +126,16 @@ async def test_what_is_due_is_published_once_in_its_order_and_told_where_that_is
 
 
 class Lowered(Topic):
-    """One that refuses for now what has `refused` for its id, and what goes with it."""
+    """One that refuses for now what has one of `refused` for its id, and what goes with it."""
 
-    refused = "drv_1"
+    def __init__(self, *refused: int) -> None:
+        super().__init__()
+        self.refused, self.refusals = {f"drv_{number}" for number in refused}, 0
 
     async def publish_many(self, topic: str, sent: Sequence[Message]) -> None:
         """As a Broker does."""
-        if any(orjson.loads(one.value)["id"] == self.refused for one in sent):
+        if any(orjson.loads(one.value)["id"] in self.refused for one in sent):
+            self.refusals += 1
             raise RecordRefused
         await super().publish_many(topic, sent)
 
@@ -137,39 +143,118 @@ class Lowered(Topic):
         """The same for one."""
         await self.publish_many(topic, [sent])
 
+    @property
+    def went(self) -> list[str]:
+        """Which went out, in their order."""
+        return [one for lot in self.lots for one in lot]
+
+
+def to(database: Database, topic: Lowered) -> tuple[Relay, DrivenClock]:
+    clock = DrivenClock(datetime.now(UTC))
+    return Relay(database=database, broker=cast(Any, topic), topic=TOPIC, clock=clock, worker="w"), clock
+
+
+async def look(publishes: Relay, times: int = 1) -> None:
+    """So many looks, whatever is refused."""
+    for _ in range(times):
+        with suppress(RecordRefused):
+            await publishes.once()
+
 
 async def test_one_that_a_lowered_limit_refuses_waits_alone(sqlite_ledger: Database) -> None:
     # case: I30, G5
-    topic = Lowered()
-    publishes = Relay(
-        database=sqlite_ledger, broker=cast(Any, topic), topic=TOPIC, clock=DrivenClock(datetime.now(UTC)), worker="w"
-    )
+    topic = Lowered(1)
+    publishes, clock = to(sqlite_ledger, topic)
     for number in range(3):
         await emit(sqlite_ledger, number)
-    for _ in range(2):
-        with pytest.raises(RecordRefused):
-            await publishes.once()
+    with pytest.raises(RecordRefused):
+        await publishes.once()
+    await look(publishes)
     assert topic.lots == [["drv_0"], ["drv_2"]]
-    topic.refused = ""
+    topic.refused.clear()
+    clock.advance(relay.AGAIN_S)
     assert await publishes.once() == 1
     assert topic.lots == [["drv_0"], ["drv_2"], ["drv_1"]]
 
 
 async def test_those_of_its_key_wait_behind_one_that_is_refused_and_those_of_others_go(sqlite_ledger: Database) -> None:
     # case: I30, G5
-    topic = Lowered()
-    publishes = Relay(
-        database=sqlite_ledger, broker=cast(Any, topic), topic=TOPIC, clock=DrivenClock(datetime.now(UTC)), worker="w"
-    )
+    topic = Lowered(1)
+    publishes, clock = to(sqlite_ledger, topic)
     for number, key in ((1, "order:1"), (2, "order:1"), (3, "order:3")):
         await emit(sqlite_ledger, number, key)
-    for _ in range(2):
-        with pytest.raises(RecordRefused):
-            await publishes.once()
+    await look(publishes, 2)
+    clock.advance(relay.AGAIN_S)
+    await look(publishes, 2)
     assert topic.lots == [["drv_3"]], "an access that was taken away would come back by the older word of it"
-    topic.refused = ""
+    topic.refused.clear()
+    clock.advance(relay.AGAIN_S)
     assert await publishes.once() == 2
     assert topic.lots == [["drv_3"], ["drv_1", "drv_2"]]
+
+
+async def test_however_many_are_refused_those_of_others_go_and_few_are_asked_again(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: I30, G5
+    monkeypatch.setattr(relay, "BATCH", 4)
+    monkeypatch.setattr(outbox, "WINDOW", 8)
+    topic = Lowered(*range(30))
+    publishes, clock = to(sqlite_ledger, topic)
+    for number in range(31):
+        await emit(sqlite_ledger, number)
+    await look(publishes, 30)
+    assert topic.went == ["drv_30"]
+    asked = topic.refusals
+    await emit(sqlite_ledger, 31)
+    await emit(sqlite_ledger, 32, "order:0")
+    await look(publishes, 30)
+    assert (topic.went, topic.refusals) == (["drv_30", "drv_31"], asked)
+    for _ in range(3):
+        clock.advance(relay.AGAIN_S)
+        await look(publishes, 3)
+    assert topic.refusals == asked + 3 * 2, "each refusal costs a producer"
+    topic.refused.clear()
+    clock.advance(relay.AGAIN_S)
+    await look(publishes, 20)
+    assert sorted(topic.went) == sorted(f"drv_{number}" for number in range(33))
+    assert topic.went.index("drv_0") < topic.went.index("drv_32"), "those of a key in their order"
+
+
+async def test_who_leads_no_more_remembers_none_as_refused(sqlite_ledger: Database) -> None:
+    # case: I30, G5
+    topic = Lowered(1)
+    publishes, clock = to(sqlite_ledger, topic)
+    await emit(sqlite_ledger, 1)
+    await look(publishes)
+    await publishes._step_down()
+    heir = Relay(database=sqlite_ledger, broker=cast(Any, topic), topic=TOPIC, clock=clock, worker="heir")
+    await look(heir)
+    await publishes.once()
+    assert not publishes._held
+
+
+async def test_while_some_are_refused_it_is_said_to_last(sqlite_ledger: Database) -> None:
+    # case: I30
+    topic, stop = Lowered(1), asyncio.Event()
+    publishes, clock = to(sqlite_ledger, topic)
+    await emit(sqlite_ledger, 1)
+    with capture_logs() as logs:
+        runs = asyncio.create_task(publishes.run(stop))
+        await eventually(lambda: bool(publishes._held), what="it is refused")
+        clock.advance(relay.RETRY_S)
+        await emit(sqlite_ledger, 2)
+        publishes.wake()
+        await eventually(lambda: topic.went == ["drv_2"], what="another's goes")
+        assert [line["event"] for line in logs if line["event"].startswith("relay_waits")] == ["relay_waits"]
+        topic.refused.clear()
+        clock.advance(relay.AGAIN_S)
+        publishes.wake()
+        await eventually(lambda: topic.went == ["drv_2", "drv_1"], what="it goes, too")
+        await eventually(lambda: logs[-1]["event"] == "relay_waits_over", what="that is said")
+        stop.set()
+        publishes.wake()
+        await runs
 
 
 @pytest.mark.parametrize("stirred_by", ["nothing", "being woken", "something due"])

@@ -71,6 +71,23 @@ async def test_nothing_goes_out_before_its_time(database: Database) -> None:
     assert ids(await due(database, later(60))) == ["drv_1", "drv_2"]
 
 
+@pytest.mark.parametrize("limit", [2, 100])
+async def test_those_held_are_passed_over_however_many_they_are(
+    database: Database, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    # case: I30, G5
+    monkeypatch.setattr(outbox, "WINDOW", 2)
+    await put(database, *(emitted(3 * number) for number in range(7)))
+    await put(database, emitted(5, not_before=later(-1)), emitted(4), emitted(30, application="second"), emitted(7))
+    async with database.reading() as session:
+        rows = list(await outbox.due(session, NOW, limit, held={("default", "order:0")}))
+        none = await outbox.due(
+            session, NOW, limit, held={(a, f"order:{n}") for a in ("default", "second") for n in range(3)}
+        )
+    assert ids(rows) == ["drv_5", "drv_4", "drv_30", "drv_7"][:limit]
+    assert not none
+
+
 # case: G2
 async def test_the_same_derived_event_is_stored_once_and_the_first_stays(database: Database) -> None:
     await put(database, emitted(1, amount="25.00"), emitted(1, amount="99.00"))
