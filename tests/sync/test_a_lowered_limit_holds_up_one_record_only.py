@@ -4,6 +4,8 @@ It goes out when the limit is raised again. It is never given up: no quarantine 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +20,7 @@ from consumer.sync.health.status import with_unread
 from tests.sync.backfilling import backfill
 from tests.sync.confirming import hint, stages
 from tests.sync.conftest import DELIVERIES, EVENTS, World
+from tests.sync.reconciling import baselined, lists, reconcile, remembered, seen
 from tests.sync.refreshing import answers, ask, paged, pending, refresh
 from tests.sync.service import Json
 
@@ -102,6 +105,30 @@ async def test_a_read_that_was_refused_for_long_is_answered_soon_after_the_limit
         await stage.once()
         world.clock.advance(60)
     assert await pending(world) == []
+
+
+# case: I30, B18, F20
+async def test_what_reconcile_cannot_publish_is_not_said_to_lack_its_id_and_goes_out_within_an_hour(
+    world: World,
+) -> None:
+    await baselined(world)
+    lists(world, orders=[{"id": "ord_8", "status": "PENDING"}, paid(1, **NOTES), paid(2)])
+    world.service.records["/v1/orders/ord_8"] = {"id": "ord_8", "status": "PENDING"}
+    stage = reconcile(world)
+    with capture_logs() as logs:
+        report = await stage.once()
+    assert (report.unplaced, report.unplaced_ids) == (1, ["ord_8"])
+    assert (report.too_large, report.too_large_paid, report.too_large_ids) == (1, 1, ["A1"])
+    assert set(await seen(world)) == {("order:A2", "PAID")}
+    [said] = [one for one in logs if one["event"] == "reconcile_found_unplaced"]
+    assert (said["records"], said["paid"], said["too_large"], said["ids"]) == (2, 1, 1, ["ord_8", "A1"])
+    assert (await remembered(world)).unplaced_paid == 1, "status says that nobody ships it"
+    raise_limit(world)
+    world.clock.advance(3600)
+    await stage._step()
+    assert set(await seen(world)) == {("order:A1", "PAID"), ("order:A2", "PAID")}
+    assert (await remembered(world)).unplaced_paid == 0
+    assert not stage._is_due(replace(await remembered(world), began=world.clock.now() - timedelta(hours=1)))
 
 
 # case: I30, G7

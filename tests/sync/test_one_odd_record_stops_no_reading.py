@@ -26,7 +26,7 @@ from tests.lists.scripted_list import Follower, ScriptedList
 from tests.sync.backfilling import backfill
 from tests.sync.confirm.test_no_delivery_is_lost_on_its_way_to_a_hint import taken_in
 from tests.sync.conftest import EVENTS, World, counted_by, delivery
-from tests.sync.reconciling import baselined, lists, reconcile
+from tests.sync.reconciling import baselined, lists, reconcile, remembered
 from tests.sync.refreshing import answers, ask, pending, refresh
 
 
@@ -202,7 +202,9 @@ async def test_what_the_topic_takes_in_no_form_is_not_remembered_as_published(
     lists(world, orders=[{"id": "o", "order_id": "A1", "status": "PAID", "note": "x" * 3_000_000}])
     for _ in range(2):
         report = await reconcile(world).once()
-        assert (report.published, report.unplaced_paid) == (0, 1)
+        assert (report.published, report.unplaced, report.too_large, report.too_large_paid) == (0, 0, 1, 1)
+        assert (report.too_large_ids, report.refused) == (["A1"], 0)
+    assert (await remembered(world)).unplaced_paid == 1, "as before, status says that it cannot be kept"
     async with world.database.reading() as session:
         assert await observations.last(session, "default", "order", ["A1"]) == {}
 

@@ -31,6 +31,9 @@ FIGURES = (
     "unplaced",
     "unplaced_paid",
     "unplaced_ids",
+    "too_large",
+    "too_large_paid",
+    "too_large_ids",
     "absent",
     "seconds",
 )
@@ -124,6 +127,11 @@ def say_report(report: DriftReport, output: Output) -> None:
         output.line(
             f"  {report.unplaced} record(s) without the id they are kept by (an order's is the merchant's), "
             f"{report.unplaced_paid} of them PAID: nothing is done about them{ids}"
+        )
+    if report.too_large:
+        output.line(
+            f"  {report.too_large} record(s) larger than topic events takes, {report.too_large_paid} of them PAID: "
+            f"not published until it takes them (max.message.bytes): {', '.join(report.too_large_ids)}"
         )
     if report.absent:
         how = "would be" if report.dry_run else "is"

@@ -204,6 +204,7 @@ class Comparison:
             async with self._app.database.transaction() as session:
                 await observations.keep(session, [one.observed for one in taken])
             report.published += len(taken)
+            for_now = {event.id for event in left.for_now}
             for one in some:
                 if one.event_id in left.ids:
-                    report.note_unplaced(Unplaced(one.object_id, is_paid=one.is_paid))
+                    report.note_too_large(one, for_now=one.event_id in for_now)

@@ -132,7 +132,8 @@ class DriftReport:
     all that weigh, also what is unknown and is not counted while a gap is open, unless a limit is said.
     `baseline`: how many were only remembered, `early` where no walk of the events had begun here before;
     `adopted`: the live subscriptions of that walk (see Reconcile.once).
-    `unplaced`: records without the id they are kept by, `unplaced_ids` the service's ids of the first twenty. `absent`:
+    `unplaced`: records without the id they are kept by, `unplaced_ids` the service's ids of the first twenty.
+    `too_large`: those that topic events takes in no form, `refused` of them because its limit was lowered. `absent`:
     live ones that the list does not show; they are read singly and never judged by their absence (B21). `seen_live`:
     known live subscriptions that were listed. `complete`: all lists were walked. `differences` are the first thousand.
     """
@@ -151,6 +152,10 @@ class DriftReport:
     unplaced: int = 0
     unplaced_paid: int = 0
     unplaced_ids: list[str] = field(default_factory=list)
+    too_large: int = 0
+    too_large_paid: int = 0
+    too_large_ids: list[str] = field(default_factory=list)
+    refused: int = 0
     absent: int = 0
     seen_live: int = 0
     braked: bool = False
@@ -179,6 +184,16 @@ class DriftReport:
         """The `max_changes` with which all of it would be made now."""
         return self.weighing if self.dry_run else self.changes.total()
 
+    @property
+    def not_kept(self) -> int:
+        """How many records nothing is done about, for whichever reason."""
+        return self.unplaced + self.too_large
+
+    @property
+    def not_kept_paid(self) -> int:
+        """How many of these are paid."""
+        return self.unplaced_paid + self.too_large_paid
+
     def note(self, found: Observation, last: Observed | None, drift: Drift, *, counts: bool) -> None:
         """Count one comparison; whether it `counts` for the brake."""
         self.found[drift] += 1
@@ -193,8 +208,16 @@ class DriftReport:
             self.differences.append(difference)
 
     def note_unplaced(self, one: Unplaced) -> None:
-        """Count a record that cannot be kept."""
+        """Count a record without the id it is kept by."""
         self.unplaced += 1
         self.unplaced_paid += one.is_paid
         if one.id is not None and len(self.unplaced_ids) < UNPLACED_MAX:
             self.unplaced_ids.append(one.id)
+
+    def note_too_large(self, one: Observation, *, for_now: bool) -> None:
+        """Count a record that is not published for its size; `for_now`: it is when the topic's limit is raised."""
+        self.too_large += 1
+        self.too_large_paid += one.is_paid
+        self.refused += for_now
+        if len(self.too_large_ids) < UNPLACED_MAX:
+            self.too_large_ids.append(one.object_id)

@@ -11,7 +11,8 @@ HELD_BACK_MAX: Final = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class ReconcilePolicy:
-    """`every`: how often; `braked_again`: how soon after a walk that was braked, as events may have told meanwhile.
+    """`every`: how often; `braked_again`: how soon after a walk that was braked, as events may have told meanwhile, or
+    that left what a lowered limit of the topic refuses.
 
     The brake of a walk nobody limited: more than `brake_min` changes in one list, or `brake_share` of what it shows if
     that is more. `held_back_max`: how many changes wait in memory until it is known how many there are.

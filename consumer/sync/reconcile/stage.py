@@ -67,7 +67,9 @@ class Reconcile(WokenStage):
     def _is_due(self, state: ReconcileState) -> bool:
         if state.began is None or state.is_healed_in_part:
             return True
-        every = min(self._policy.every, self._policy.braked_again) if state.braked else self._policy.every
+        every = (
+            min(self._policy.every, self._policy.braked_again) if state.braked or state.refused else self._policy.every
+        )
         overdue = not -SET_BACK < self._app.clock.now() - state.began < every
         return overdue or (state.gap_at is not None and state.gap_at > state.began)
 
@@ -134,8 +136,9 @@ class Reconcile(WokenStage):
             owes_payments=True,
             payments_baselined=before.payments_baselined and not terms.is_early,
             answered=before.beside,
-            unplaced=report.unplaced,
-            unplaced_paid=report.unplaced_paid,
+            unplaced=report.not_kept,
+            unplaced_paid=report.not_kept_paid,
+            refused=report.refused,
         )
         if leads:
             await self._keep(state)
@@ -155,12 +158,18 @@ class Reconcile(WokenStage):
 
     async def _payments(self, report: DriftReport, terms: Terms, state: ReconcileState | None) -> None:
         """Walk the payments, and keep that none are owed any more; `state` None keeps nothing."""
-        unplaced = report.unplaced
+        not_kept, refused = report.not_kept, report.refused
         await self._comparison.walk("payment", report, terms)
         report.complete = True
         if state is not None:
-            unplaced = state.unplaced + report.unplaced - unplaced
-            await self._keep(replace(state, owes_payments=False, payments_baselined=True, unplaced=unplaced))
+            state = replace(
+                state,
+                owes_payments=False,
+                payments_baselined=True,
+                unplaced=state.unplaced + report.not_kept - not_kept,
+                refused=state.refused + report.refused - refused,
+            )
+            await self._keep(state)
 
     async def _payments_owed(self, state: ReconcileState) -> None:
         """The payments of a walk that could not read them, or was cut there: they alone are tried again."""
@@ -191,15 +200,17 @@ class Reconcile(WokenStage):
         for drift in DRIFTED:
             self._app.metrics.drift.labels(self._app.name, drift.value).inc(report.found[drift])
         log = LOG.bind(application=self._app.name, dry_run=report.dry_run)
-        if report.unplaced:
+        if report.not_kept:
             self._unplaced.lasts(
-                "paid_unplaced" if report.unplaced_paid else "unplaced",
-                level="error" if report.unplaced_paid else "warning",
+                "paid_unplaced" if report.not_kept_paid else "unplaced",
+                level="error" if report.not_kept_paid else "warning",
                 dry_run=report.dry_run,
-                hint="they lack the id they are kept by: nothing is done about them",
-                records=report.unplaced,
-                paid=report.unplaced_paid,
-                ids=report.unplaced_ids,
+                hint="they lack the id they are kept by, or are larger than topic events takes: nothing is done "
+                "about them",
+                records=report.not_kept,
+                paid=report.not_kept_paid,
+                ids=[*report.unplaced_ids, *report.too_large_ids],
+                too_large=report.too_large,
             )
         if terms.baseline and not report.dry_run:
             log.info(

@@ -30,8 +30,9 @@ class ReconcileState(KeptState, walk=WALK):
     there at first is remembered, so what is found unknown from now on is news (case B30). `early`: but no walk of the
     events had begun here, so the next one remembers once more. `ended`: when its orders and
     subscriptions were through. `owes_payments`: its payments were not read to their end; `payments_baselined`: those of
-    some walk were. `unplaced`, `unplaced_paid`: see DriftReport; `gap_at`: see DeliveryHealth. `beside`: the brake that
-    a walk beside the leader's released last, and `answered` the one the leader knew of when it wrote this."""
+    some walk were. `unplaced`, `unplaced_paid`: what could not be kept, for whichever reason; `refused`: see
+    DriftReport; `gap_at`: see DeliveryHealth. `beside`: the brake that a walk beside the leader's released last, and
+    `answered` the one the leader knew of when it wrote this."""
 
     began: datetime | None = None
     ended: datetime | None = None
@@ -42,6 +43,7 @@ class ReconcileState(KeptState, walk=WALK):
     payments_baselined: bool = False
     unplaced: int = 0
     unplaced_paid: int = 0
+    refused: int = 0
     answered: str | None = None
     gap_at: datetime | None = None
     beside: str | None = None

@@ -58,6 +58,12 @@ def test_what_nothing_is_done_about_is_told(capsys: pytest.CaptureFixture[str]) 
     assert lines[1].startswith("the first walk here: 523 order(s) and payment(s) remembered as they are and not acted")
     assert lines[2].endswith("1 of them PAID: nothing is done about them: ord_9, ord_8")
     assert lines[3] == "1 live subscription(s) not listed: each is read singly"
+    large = said(report(unplaced=1, too_large=2, too_large_paid=1, too_large_ids=["A-1", "sub_1"]), capsys)
+    assert large[1].endswith("0 of them PAID: nothing is done about them")
+    assert large[2] == (
+        "2 record(s) larger than topic events takes, 1 of them PAID: not published until it takes them "
+        "(max.message.bytes): A-1, sub_1"
+    )
     assert said(report(dry_run=True, baseline=523), capsys)[1] == "no drift"
     lines = said(report(dry_run=True, found=Counter({Drift.FIRST: 7, Drift.NONE: 2})), capsys)
     assert lines[0].endswith("listed, 7 observation(s) would be published, in 0:00")

@@ -36,6 +36,8 @@ POLICY = ReconcilePolicy()
         (ReconcileState(began=AT - POLICY.every + MOMENT), False),
         (ReconcileState(began=AT - POLICY.braked_again, braked=True), True),
         (ReconcileState(began=AT - POLICY.braked_again + MOMENT, braked=True), False),
+        (ReconcileState(began=AT - POLICY.braked_again, refused=1), True),
+        (ReconcileState(began=AT - POLICY.braked_again, unplaced=1), False),
         (ReconcileState(began=AT, gap_at=AT), False),
         (ReconcileState(began=AT, gap_at=AT + MOMENT), True),
         (ReconcileState(began=AT, gap_at=AT - MOMENT), False),
