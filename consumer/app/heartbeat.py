@@ -38,8 +38,9 @@ LAST_WORD_WITHIN_S = 3.0
 REMEMBERED_BEATS = 24
 WITHOUT_LEDGER = frozenset({"serve"})
 """Its heartbeat is all that it writes there: whatever the tables are, it takes webhooks."""
-UNPROVED_FULL = "unproved_full"
-NOT_DURABLE = frozenset({"not_durable", "busy", "failed", UNPROVED_FULL})
+NO_ROOM = frozenset({"busy", "unproved_full"})
+"""What webhooks are answered for which there is no room: it says nothing of an application that has none among them."""
+NOT_DURABLE = NO_ROOM | {"not_durable", "failed"}
 
 _log = structlog.get_logger(__name__)
 
@@ -200,9 +201,9 @@ class Heartbeat:
 
     def _webhooks(self) -> tuple[int, int, dict[str, str]]:
         """How many webhooks were answered since REMEMBERED_BEATS beats ago, and how many of them with 503; and what is
-        said of those that only their own application had no room for."""
+        said of those that there was no room for, by application."""
         counted = self._metrics.receive_requests
-        totals = counted.total(), counted.total(NOT_DURABLE), counted.each(UNPROVED_FULL)
+        totals = counted.total(), counted.total(NOT_DURABLE), counted.each(NO_ROOM)
         before = self._counted[0] if self._counted else (0, 0, {})
         self._counted.append(totals)
         flooded = {name: more for name, one in totals[2].items() if (more := one - before[2].get(name, 0))}

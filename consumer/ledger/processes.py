@@ -55,7 +55,7 @@ class Pulse:
     webhooks it answered in the last minutes, and how many of them with 503. `said`: the words above to what it says
     of itself: the handlers it runs and the plugins it cannot load, the applications it reads (names, a space between
     two); webhooks it refused for their signature or their address, many unproved bytes that it stored, and how many of
-    `refused` there was no room for among its application's unproved ones (JSON, by application); why
+    `refused` there was no room for, here or among its application's unproved ones (JSON, by application); why
     it cannot account for money and access; why it ended, where nobody told it to; its topics' prefix; the user it is to
     the database."""
 

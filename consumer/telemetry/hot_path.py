@@ -8,7 +8,8 @@ counted than on being checked. Only the event loop's thread may count here; a sc
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
@@ -35,9 +36,13 @@ class PlainCounter(Collector):
         counted = list(self._counts.items())
         return int(sum(count for values, count in counted if having is None or not having.isdisjoint(values)))
 
-    def each(self, last: str) -> dict[str, int]:
-        """The counts that have this last label value, by their first."""
-        return {values[0]: int(count) for values, count in list(self._counts.items()) if values[-1] == last}
+    def each(self, last: Collection[str]) -> dict[str, int]:
+        """The counts that have one of these as their last label value, summed by their first."""
+        found = Counter[str]()
+        for values, count in list(self._counts.items()):
+            if values[-1] in last:
+                found[values[0]] += int(count)
+        return dict(found)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """The samples of now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -205,11 +206,12 @@ def _what(code: str, told: Sequence[Process]) -> str:
 
 
 def refuses(processes: Sequence[Process], now: datetime, application: str) -> bool:
-    """Whether `serve` answers most webhooks 503, but for those that only another application had no room for: of this
-    one then nobody knows whether any come."""
+    """Whether `serve` answers most webhooks 503: of this application then nobody knows whether any come. Those that
+    there was no room for count only where some of its own are among them: what comes is counted."""
     living = [one for one in processes if is_living(one, now)]
     told = [orjson.loads(one.said[FLOODED]) for one in living if FLOODED in one.said]
-    others = sum(count for one in told for name, count in one.items() if name != application)
+    flooded = sum((Counter[str](one) for one in told), Counter[str]())
+    others = 0 if application in flooded else flooded.total()
     answered, refused = sum(one.answered for one in living), sum(one.refused for one in living)
     return _grade_of(answered - others, refused - others) is Grade.STUCK
 

@@ -64,19 +64,22 @@ def test_a_few_that_are_answered_503_hide_nobodys_silence() -> None:
 
 # case: O1, I22, G8
 def test_the_flood_of_one_application_hides_no_others_silence() -> None:
-    """There is room for so many unproved ones of each: what is too much at one address says nothing of another's."""
+    """What there is no room for at one address says nothing of another's, of which none was counted."""
     silent = replace(READ, silent_since=NOW - timedelta(minutes=2))
     flooded = living("serve", answered=100, refused=95, said={FLOODED: '{"far": 93}'})
     assert {one.code for one in found(flooded, reading=silent)} == {"webhooks_refused", "webhooks_silent"}
     [finding] = found(flooded, reading=replace(silent, application="far"))
     assert finding.code == "webhooks_refused", "whose own are refused is not silent"
+    both = living("serve", answered=1050, refused=1001, said={FLOODED: '{"far": 1000, "shop": 1}'})
+    [finding] = found(both, reading=silent)
+    assert finding.code == "webhooks_refused", "its only one came, and was told to come again"
     away = living("serve", answered=100, refused=95, said={FLOODED: '{"far": 90}'})
     [finding] = found(away, reading=silent)
     assert finding.code == "webhooks_refused", "nothing can be stored, whoever it is of"
 
 
 # case: I22, G8
-async def test_what_only_its_application_had_no_room_for_is_told_for_two_minutes(
+async def test_what_there_was_no_room_for_is_told_by_application_for_two_minutes(
     sqlite_ledger: Database, tmp_path: Path
 ) -> None:
     url, metrics, clock = f"sqlite+aiosqlite:///{tmp_path}/ledger.db", Metrics(), DrivenClock()
@@ -88,7 +91,8 @@ async def test_what_only_its_application_had_no_room_for_is_told_for_two_minutes
         async with sqlite_ledger.reading() as session:
             return {one.role: (one.answered, one.refused, one.said.get(FLOODED)) for one in await listed(session)}
 
-    metrics.receive_requests.inc(("far", "unproved_full"), 93)
+    metrics.receive_requests.inc(("far", "unproved_full"), 90)
+    metrics.receive_requests.inc(("far", "busy"), 3)
     metrics.receive_requests.inc(("far", "not_durable"), 2)
     metrics.receive_requests.inc(("shop", "accepted"), 5)
     assert await told() == {"serve": (100, 95, '{"far":93}'), "work": (0, 0, None)}
