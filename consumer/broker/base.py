@@ -64,14 +64,16 @@ class TopicConfig:
 class TopicReport:
     """A topic as somebody who only looks finds it. `partitions` None: it is not there.
 
-    `wrong`: what could lose records or keeps them out; no role starts on it. `odd`: what works, otherwise than on a
-    topic made by us. `remedies`: the commands that mend it. `newest_at`: when the newest record was stored by the
-    log's own clock; None when there is none, or when the topic keeps its publishers' times.
+    `wrong`: what could lose records or keeps them out; no role starts on it. `thin`: what works, and does not when one
+    broker more is lost. `odd`: what works, otherwise than on a topic made by us. `remedies`: the commands that mend it.
+    `newest_at`: when the newest record was stored by the log's own clock; None when there is none, or when the topic
+    keeps its publishers' times.
     """
 
     name: str
     partitions: int | None
     wrong: tuple[str, ...] = ()
+    thin: tuple[str, ...] = ()
     odd: tuple[str, ...] = ()
     remedies: tuple[str, ...] = ()
     newest_at: datetime | None = None

@@ -136,8 +136,8 @@ def topic(report: TopicReport) -> Check:
     mend = f"; to mend: {' && '.join(report.remedies)}" if report.remedies else ""
     if report.partitions is None:
         return Check(name=name, grade=Grade.WARN, text=f"missing; each role makes it at its start{mend}")
-    found = "; ".join([f"{report.partitions} partitions", *report.wrong, *report.odd])
-    grade = Grade.FAIL if report.wrong else Grade.WARN if report.odd else Grade.OK
+    found = "; ".join([f"{report.partitions} partitions", *report.wrong, *report.thin, *report.odd])
+    grade = Grade.FAIL if report.wrong else Grade.WARN if report.thin or report.odd else Grade.OK
     return Check(name=name, grade=grade, text=found + mend)
 
 

@@ -170,6 +170,8 @@ def test_a_topics_grade_and_the_command_that_mends_it() -> None:
     assert (doctor.topic(wrong).grade, "alter it" in doctor.topic(wrong).text) == (Grade.FAIL, True)
     assert doctor.topic(TopicReport(name="t", partitions=3, odd=("CreateTime",))).grade is Grade.WARN
     assert doctor.topic(TopicReport(name="t", partitions=3)).grade is Grade.OK
+    thin = doctor.topic(TopicReport(name="t", partitions=3, thin=("one more lost",)))
+    assert (thin.grade, thin.text) == (Grade.WARN, "3 partitions; one more lost")
 
 
 async def test_a_test_event_is_followed_until_it_arrives(sqlite_ledger: Database, tmp_path: Path) -> None:

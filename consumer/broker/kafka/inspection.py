@@ -118,17 +118,20 @@ def _report(
         alter["message.timestamp.type"] = "LogAppendTime"
     headless = _without_leader(parts, brokers)
     lacking = _without_copies(parts, found, settings, brokers)
+    thin = [] if headless or lacking else _with_none_to_spare(parts, settings, brokers)
     remedies = {
         command.alter(topic, alter): bool(alter),
         command.reassign(): found.replicas < needed_replicas(len(brokers)),
         command.show("unavailable"): bool(headless),
         command.show("under-min-isr"): bool(lacking),
+        command.show("under-replicated"): bool(thin),
         command.partitions(topic): found.partitions < (topic.partitions or 0),
     }
     return TopicReport(
         name=topic.name,
         partitions=found.partitions,
         wrong=(*problems(topic, found, len(brokers)), *headless, *lacking),
+        thin=tuple(thin),
         odd=tuple(_odd(topic, found, settings)),
         remedies=tuple(remedy for remedy, is_needed in remedies.items() if is_needed),
         newest_at=newest_at,
@@ -154,6 +157,19 @@ def _without_copies(
         return []
     harm = "no record is taken" if needed <= found.replicas else "not every version of Kafka takes a record then"
     return [f"{insync} replica(s) in sync where min.insync.replicas={needed}: {harm}{_away(parts, brokers)}"]
+
+
+def _with_none_to_spare(
+    parts: Sequence[Described], settings: Mapping[str, str] | None, brokers: Collection[int]
+) -> list[str]:
+    """Records are taken, and are not when one replica more is lost."""
+    needed = int((settings or {}).get("min.insync.replicas", "1"))
+    few = [part for part in parts if len(part["isr"]) == needed < len(part["replicas"])]
+    if not few:
+        return []
+    most = max(len(part["replicas"]) for part in few)
+    text = f"{needed} of {most} replicas in sync where min.insync.replicas={needed}"
+    return [f"{text}: one more lost, and no record is taken{_away(few, brokers)}"]
 
 
 def _away(parts: Sequence[Described], brokers: Collection[int]) -> str:

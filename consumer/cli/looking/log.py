@@ -94,6 +94,11 @@ def judge_log(
 
 def _topics(topics: Sequence[TopicReport]) -> list[Finding]:
     found = [Finding(Grade.STUCK, "topic_misconfigured", f"{one.name}: {why}") for one in topics for why in one.wrong]
+    thin: dict[str, list[str]] = {}
+    for one in topics:
+        for why in one.thin:
+            thin.setdefault(why, []).append(one.name)
+    found += [Finding(Grade.DEGRADED, "broker_away", f"{', '.join(names)}: {why}") for why, names in thin.items()]
     missing = [one.name for one in topics if one.partitions is None]
     if missing:
         text = f"not there: {', '.join(missing)}; the first of `serve`, `work`, `sync` to start makes what is missing"

@@ -244,6 +244,15 @@ def test_a_log_that_could_lose_records_or_lacks_a_topic_is_told() -> None:
     assert "payments.events.dead" in findings[2].text
 
 
+# case: O9
+def test_one_of_several_brokers_that_is_away_is_told_once_before_another_stops_writing() -> None:
+    why = "2 of 3 replicas in sync where min.insync.replicas=2: one more lost, and no record is taken; away: broker 3"
+    topics = [TopicReport(name=name, partitions=6, thin=(why,)) for name in ("payments.events", "payments.deliveries")]
+    [finding] = judge_log(LogLook(topics=topics), NOW)
+    assert (finding.grade, finding.code) == (Grade.DEGRADED, "broker_away")
+    assert finding.text == f"payments.events, payments.deliveries: {why}"
+
+
 # case: O2
 def test_a_ledger_that_takes_no_write_is_the_cause_and_no_role_is_missed_for_it() -> None:
     full = Finding(Grade.STUCK, "ledger_disk_full", "the ledger takes no write")

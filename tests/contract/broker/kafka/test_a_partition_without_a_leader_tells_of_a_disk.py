@@ -51,3 +51,23 @@ def test_too_few_copies_name_who_is_away_and_are_looked_up_where_partitions_have
     found = reported(parts, {3}, settings_for(TOPIC, 3))
     assert found.wrong == ("1 replica(s) in sync where min.insync.replicas=2: no record is taken; away: broker 1, 2",)
     assert found.remedies == (f"{DESCRIBE} --under-min-isr-partitions",)
+
+
+@pytest.mark.parametrize(
+    ("copies", "isr", "thin"),
+    [
+        (3, [1, 2], "2 of 3 replicas in sync where min.insync.replicas=2: one more lost, and no record is taken"),
+        (3, [1, 2, 3], None),
+        (5, [1, 2, 3], None),
+        (1, [1], None),
+    ],
+)
+def test_that_one_broker_more_stops_it_is_said_before_it_does(copies: int, isr: list[int], thin: str | None) -> None:
+    # case: O9; one of three brokers was lost: all goes on, and nobody knew how little it takes
+    parts = [{"partition": number, "leader": 1, "replicas": [*range(1, copies + 1)], "isr": isr} for number in (0, 1)]
+    parts[0] |= {"isr": parts[0]["replicas"]}
+    found = reported(parts, set(isr), settings_for(TOPIC, copies))
+    away = "; away: broker 3" if thin else ""
+    assert found.thin == ((thin + away,) if thin else ())
+    assert found.wrong == ()
+    assert found.remedies == ((f"{DESCRIBE} --under-replicated-partitions",) if thin else ())
