@@ -134,9 +134,10 @@ async def note_later(
 
 
 async def note_gap(session: AsyncSession, application: str, *, at: datetime, token: int) -> None:
-    """Events were lost unread then, elsewhere than in the service's list: a gap like any other. Raises LeaseLost."""
+    """Events were lost unread then: a walk of state that began before, to heal an earlier gap, does not close this one.
+    Raises LeaseLost."""
     before = await DeliveryHealth.of(session, application)
-    if before.gap_at is None:
+    if before.gap_at is None or before.gap_at < at:
         await replace(before, gap_at=at).keep(session, application, token=token, now=at)
 
 

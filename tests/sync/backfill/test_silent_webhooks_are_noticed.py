@@ -354,17 +354,17 @@ async def test_a_walk_that_changes_nothing_is_not_stored(world: World) -> None:
     assert await world.kept(WALK) is not None
 
 
-async def test_a_gap_stands_from_when_it_was_found_first_until_a_later_walk_of_state_is_complete(world: World) -> None:
+async def test_a_gap_stands_from_when_one_was_found_last_until_a_later_walk_of_state_is_complete(world: World) -> None:
     # case: B13
     async def gap_at() -> datetime | None:
         async with world.database.reading() as session:
             return (await DeliveryHealth.of(session, "default")).gap_at
 
     with structlog.testing.capture_logs() as logs:
-        for at in (NOW, NOW + MINUTE):
+        for at, stands in ((NOW - MINUTE, NOW - MINUTE), (NOW, NOW), (NOW - MINUTE, NOW)):
             async with world.database.transaction() as session:
                 await note_gap(session, "default", at=at, token=1)
-            assert await gap_at() == NOW
+            assert await gap_at() == stands
         async with world.database.transaction() as session:
             await note_reconciled(session, "default", began=NOW - MINUTE, token=1)
         assert await gap_at() == NOW, "that walk began before"

@@ -21,7 +21,7 @@ from consumer.sync.backfill import catch_up
 from consumer.sync.backfill.catch_up import LOOK_READS_MAX, CatchUp, Coverage
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport, Telling
-from consumer.sync.backfill.silence import DeliveryHealth
+from consumer.sync.backfill.silence import DeliveryHealth, note_reconciled
 from consumer.sync.backfill.stage import Backfill
 from consumer.telemetry.metrics import Metrics
 from tests.sync.backfilling import backfill
@@ -482,6 +482,27 @@ async def test_a_gap_is_kept_with_the_bookmark_that_is_past_it(
             await stage.once()
     assert not (await backfill(world).once()).gap, "the bookmark is past it"
     async with world.database.reading() as session:
+        assert (await DeliveryHealth.of(session, "default")).gap_at is not None
+
+
+async def test_a_second_gap_outlives_the_walk_of_state_that_heals_the_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a walk that was cut, while that one was under way: the bookmark was past it, and nobody knew."""
+    # case: B13, B10
+    listed = Listed(world)
+    listed.add(1)
+    stage = backfill(world)
+    await stage.once()
+    monkeypatch.setattr(stage, "conclude", killed)
+    for number in (9, 19):
+        world.clock.advance(7200)
+        listed.items.clear()
+        listed.add(number)
+        with pytest.raises(asyncio.CancelledError):
+            await stage.once()
+    async with world.database.transaction() as session:
+        await note_reconciled(session, "default", began=world.clock.now() - timedelta(hours=1), token=1)
         assert (await DeliveryHealth.of(session, "default")).gap_at is not None
 
 
