@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from consumer.errors import ConsumerError
-from consumer.events import Delivery, Event
+from consumer.events import Delivery, Event, Source
 from consumer.ledger.handling import events
 from consumer.ledger.reading import hints, quarantine
 from consumer.lists.bookmark import Bookmark, ListOrder
@@ -149,7 +149,8 @@ class MissingEvents:
             announced = {event_id: one for event_id, one in announced.items() if event_id not in reads.left}
             acted_on = self._acted_on(missing, announced, begun)
             self._history.add(sorted(reads.whole.keys() - {event.id for event in acted_on}))
-        wanted = begun.history(acted_on, listed.events, announced)
+        shown = await self._with_times(listed.events, begun) if acted_on else listed.events
+        wanted = begun.history(acted_on, shown, announced)
         if begun.options.seed:
             announced = {}  # the hints stay: `confirm` brings their events with effects
         unannounced = [event.id for event in wanted if event.id not in announced]
@@ -193,6 +194,16 @@ class MissingEvents:
                 if state is not None:
                     await self._app.keep(session, state)
         begun.unread = unread
+
+    async def _with_times(self, listed: tuple[Event, ...], begun: Begun) -> tuple[Event, ...]:
+        """And what an earlier seed archived of them, as it was read then: this one does not read it again, and what it
+        knew to be divided by a named moment, this one is to know."""
+        is_said = begun.cut_over is not None and begun.cut_over.is_said
+        if not is_said or any(event.occurred_at is not None for event in listed):
+            return listed
+        async with self._app.database.reading() as session:
+            known = await events.load(session, [(self._app.name, event.id) for event in listed])
+        return (*listed, *(one for one in known.values() if one.source is Source.BACKFILL))
 
     def _acted_on(self, missing: Sequence[Event], announced: Container[str], begun: Begun) -> list[Event]:
         """Those that a webhook announced, and those that are not history."""

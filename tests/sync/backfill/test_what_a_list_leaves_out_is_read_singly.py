@@ -10,7 +10,9 @@ from datetime import timedelta
 
 import pytest
 
-from consumer.events import Event
+from consumer.errors import UsageError
+from consumer.events import Event, Source, Trust
+from consumer.ledger.handling import events as ledger_events
 from consumer.ledger.reading import hints, quarantine
 from consumer.lists.bookmark import Bookmark
 from consumer.lists.progress import Progress
@@ -374,10 +376,12 @@ async def test_a_seed_that_could_not_read_all_keeps_its_cut_over(
         assert (await SeenTo.of(session, "default")).at is not None
 
 
+@pytest.mark.parametrize("is_said", [True, False])
 async def test_a_first_seed_that_could_not_read_what_may_have_no_time_is_to_be_repeated(
-    world: World, service: ScriptedService
+    world: World, service: ScriptedService, is_said: bool
 ) -> None:
-    """It said that it was done, and what it had not read was no history to any seed after it: the loop acted on it."""
+    """It said that it was done, and what it had not read was no history to any seed after it: the loop acted on it.
+    Typed again it was refused, for no listed event had a time: what had shown one was archived, and read no more."""
     # case: B22, B30
     events = [service.event(number, order_id=f"A-{number}") for number in range(3)]
     listed_in_brief(service, events)
@@ -387,15 +391,36 @@ async def test_a_first_seed_that_could_not_read_what_may_have_no_time_is_to_be_r
     service.records |= {path_of(one): one for one in (events[0] | at, *untimed)}
     service.failing[path_of(events[2])] = 503
     stage = backfill(world)
+    options = BackfillOptions(seed=True, full=True, until=until)
     with pytest.raises(ApiError):
-        await stage.once(BackfillOptions(seed=True, full=True, until=until))
+        await stage.once(options)
     async with world.database.reading() as session:
         assert (await Began.of(session, "default")).began is None
     await world.work()
     service.failing.clear()
-    assert (await stage.once(BackfillOptions(seed=True, full=True))).published == 1
+    assert (await backfill(world).once(options if is_said else replace(options, until=None))).published == 1
     await world.work()
     assert (await stage.once()).published == 0
+
+
+async def test_times_that_webhooks_showed_divide_no_list_that_shows_none(
+    world: World, service: ScriptedService
+) -> None:
+    """A first seed would archive what has no time, though it happened after the moment that was named."""
+    # case: B30
+    events = [service.event(number, order_id=f"A-{number}") for number in range(2)]
+    listed_in_brief(service, events)
+    service.records |= {path_of(one): {name: one[name] for name in one if name != "created_at"} for one in events}
+    now = world.clock.now()
+    known = Event(
+        application="default", id=events[0]["id"], type="order.paid", key="order:A-0", trust=Trust.SIGNED,
+        source=Source.WEBHOOK, raw=b"{}", received_at=now, occurred_at=now - timedelta(days=1),
+    )  # fmt: skip
+    async with world.database.transaction() as session:
+        await ledger_events.record(session, [known], now)
+    with pytest.raises(UsageError):
+        await backfill(world).once(BackfillOptions(seed=True, full=True, until=world.clock.now()))
+    assert await world.published() == []
 
 
 async def test_a_seed_that_could_not_read_many_fails(
