@@ -6,7 +6,8 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, TextIO, cast
 
@@ -203,6 +204,17 @@ class Condition:
             told = {"was": was, "after_s": self._lasting.for_s, "times": self._lasting.times}
             self._log.info(f"{self._event}_over", **told, **fields)
         self._lasting.over()
+
+    @contextmanager
+    def tried(self, *refused: type[Exception]) -> Iterator[None]:
+        """What is tried within. Where it ends with one of these errors, it is so (still), and nobody else hears of it;
+        else it is over."""
+        try:
+            yield
+        except refused as error:
+            self.lasts(error)
+        else:
+            self.over()
 
     def lapse(self) -> bool:
         """Over, where it was not so for `quiet_s` seconds; to be asked now and then, since nothing else tells that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from structlog.testing import capture_logs
 
 from consumer.errors import BrokerUnavailable
@@ -103,3 +104,24 @@ def test_an_error_tells_its_reason_too() -> None:
     with capture_logs() as logs:
         Condition("poll_failed").lasts(BrokerUnavailable("nobody listens"))
     assert [(one["code"], one["reason"]) for one in logs] == [(BrokerUnavailable.code, "nobody listens")]
+
+
+def test_what_is_refused_while_it_is_tried_lasts_until_it_goes_through() -> None:
+    unsealed = Condition("trail_not_sealed")
+    with capture_logs() as logs:
+        for _ in range(2):
+            with unsealed.tried(BrokerUnavailable):
+                raise BrokerUnavailable
+        with unsealed.tried(BrokerUnavailable):
+            pass
+    assert [(line["event"], line.get("times")) for line in logs] == [
+        ("trail_not_sealed", 1),
+        ("trail_not_sealed_over", 2),
+    ]
+
+
+def test_what_is_not_to_be_waited_for_is_raised() -> None:
+    unsealed = Condition("trail_not_sealed")
+    with capture_logs() as logs, pytest.raises(KeyError), unsealed.tried(BrokerUnavailable):
+        raise KeyError
+    assert not logs

@@ -39,14 +39,10 @@ async def watch_ledger_figures(
     figures = LedgerFigures(metrics, clock, unproved_max_bytes, applications)
     unknown = Condition("unfulfilled_unknown")
     while not stop.is_set():
-        try:
+        with unknown.tried(Exception):  # what only looks ends no role, whatever it meets
             for look in figures.looks:
                 async with database.reading() as session:
                     await look(session)
-        except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
-            unknown.lasts(error)
-        else:
-            unknown.over()
         await is_set_within(stop, LOOK_EVERY_S)
 
 

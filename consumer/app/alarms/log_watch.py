@@ -97,13 +97,9 @@ class LogWatch:
 
     async def _try_topics(self) -> None:
         """Who may not look at topics is blind for them alone."""
-        try:
+        with self._unknown.tried(Exception):  # what only looks ends no role, whatever it meets
             async with asyncio.timeout(LIMIT_S):
                 found = await self._broker.look(self._topics)
-        except Exception as error:  # noqa: BLE001 - the same
-            self._unknown.lasts(error)
-        else:
-            self._unknown.over()
             self._metrics.status_code.labels("topics_missing", "").set(any(one.partitions is None for one in found))
             self._metrics.status_code.labels("topic_misconfigured", "").set(any(one.wrong for one in found))
 

@@ -20,11 +20,8 @@ async def seal_trail(database: Database, clock: Clock, stop: asyncio.Event) -> N
     unsealed = Condition("trail_not_sealed", monotonic=clock.monotonic)
     while not stop.is_set():
         wait_s = LOOK_EVERY_S
-        try:
+        with unsealed.tried(LedgerError):
             async with database.transaction() as session:
                 if await sealing.seal(session) == sealing.BATCH:
                     wait_s = REST_S
-            unsealed.over()
-        except LedgerError as error:
-            unsealed.lasts(error)
         await rest(clock, until_tick(clock, wait_s), stop)

@@ -36,14 +36,10 @@ async def note_taken(database: Database, clock: Clock, stop: asyncio.Event) -> N
     unknown = Condition("taken_unknown")
     while not stop.is_set():
         wait_s = LOOK_EVERY_S
-        try:
+        with unknown.tried(Exception):  # what only looks ends no role, whatever it meets
             if await move_on(database):
                 wait_s = REST_S
             await ask_again(database)
-        except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
-            unknown.lasts(error)
-        else:
-            unknown.over()
         await rest(clock, until_tick(clock, wait_s), stop)
 
 

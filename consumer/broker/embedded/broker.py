@@ -251,12 +251,9 @@ class EmbeddedBroker:
         """Delete old records in bounded steps, at once while there is more to delete, else once a minute."""
         kept = Condition("old_records_not_deleted")
         while True:
-            try:
+            deleted = 0
+            with kept.tried(BrokerError):
                 deleted = await self._delete_old(file)
-                kept.over()
-            except BrokerError as error:
-                kept.lasts(error)
-                deleted = 0
             await asyncio.sleep(0.1 if deleted else RETENTION_EVERY_S)
 
     async def _delete_old(self, file: LogFile) -> int:

@@ -227,12 +227,9 @@ class EmbeddedSubscription:
                 now_s=time.time(),
                 session_s=self._membership.session_s,
             )
-            try:
+            with unheard.tried(BrokerError):
                 if not await self._file.write(live, self._membership.session_s):
                     self._change_wake.set()
-                unheard.over()
-            except BrokerError as error:
-                unheard.lasts(error)
 
     async def _follow(self) -> None:
         """Drain and let go what belongs to another member; take what is free and ours."""

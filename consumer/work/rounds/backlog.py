@@ -41,11 +41,8 @@ class Backlog:
 
     async def measure_log(self) -> None:
         """What the log holds for this worker."""
-        try:
+        with self._unmeasured.tried(BrokerError):
             self._observer.lag(await self._lag())
-            self._unmeasured.over()
-        except BrokerError as error:
-            self._unmeasured.lasts(error)
 
     async def measure_ledger(self) -> None:
         """Runs by their status, and what waits to go out. Raises LedgerError."""
