@@ -226,5 +226,5 @@ def shown(value: Any) -> str:
     if isinstance(value, tuple | list):
         return ", ".join(shown(item) for item in value) or "-"
     if isinstance(value, dict):
-        return " ".join(f"{name}={shown(item)}" for name, item in value.items()) or "-"
+        return " ".join(f"{name}={shown(as_time(item))}" for name, item in value.items()) or "-"
     return str(value)

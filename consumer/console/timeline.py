@@ -173,6 +173,17 @@ def _json(text: str | None) -> Any:
     return orjson.loads(text) if text else None
 
 
+def words(entry: Mapping[str, Any], *but: str) -> list[tuple[str, Any]]:
+    """What an entry says, without what is empty and what is shown elsewhere; of what was found, each word by itself."""
+    found: list[tuple[str, Any]] = []
+    for name, value in entry.items():
+        if name == "detail" and isinstance(value, dict):
+            found += words(value)
+        elif name not in but and value not in (None, "", [], {}):
+            found.append((name, value))
+    return found
+
+
 def changed(entry: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """What a change made of what: name, before, after; of texts that are no documents, as they are."""
     before, after = entry.get("before"), entry.get("after")

@@ -36,5 +36,6 @@ def test_the_command_says_them(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_time_says_its_zone_and_money_its_unit() -> None:
     assert shown(NOW).endswith("Z")
+    assert shown({"ended_at": NOW.isoformat()}) == f"ended_at={shown(NOW)}", "what a finding keeps is text"
     assert label("expected_amount") == "expected amount, USDC"
     assert label("service_order_id") == "service order id"

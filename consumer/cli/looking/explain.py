@@ -16,7 +16,7 @@ from consumer.console.cure import replay_command
 from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near
 from consumer.console.mentions import SUBJECTS
-from consumer.console.timeline import changed
+from consumer.console.timeline import changed, words
 from consumer.document import as_time, label
 from consumer.errors import NotFound, SettingsError, UsageError
 from consumer.ledger.engine.database_time import shared_time
@@ -188,11 +188,7 @@ def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(entry: Mapping[str, Any]) -> str:
-    said = [
-        f"{name}={shown(as_time(value))}"
-        for name, value in entry.items()
-        if name not in ("before", "after") and value not in (None, "", [], {})
-    ]
+    said = [f"{name}={shown(as_time(value))}" for name, value in words(entry, "before", "after")]
     return "  ".join(
         said + [f"{label(name)}: {shown(as_time(was))} → {shown(as_time(now))}" for name, was, now in changed(entry)]
     )

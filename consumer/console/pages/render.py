@@ -18,7 +18,7 @@ from consumer.console.cure import CURED, FIRST, explain, settle
 from consumer.console.find import subject_of
 from consumer.console.labels import LEDGER, READING
 from consumer.console.pages.door import HEADERS, USER
-from consumer.console.timeline import changed
+from consumer.console.timeline import changed, words
 from consumer.document import as_time, label, printable, shown
 from consumer.ledger.audit import by_handler
 
@@ -124,11 +124,6 @@ def runbook(text: str) -> Markup:
 def sent(value: object) -> Markup:
     """What a button sends: to the letter, unlike what is shown, or it would name another than the page does."""
     return escape(str(value))
-
-
-def words(entry: dict[str, Any], *but: str) -> list[tuple[str, Any]]:
-    """What an entry says, without what is empty and what is shown elsewhere."""
-    return [(name, value) for name, value in entry.items() if name not in but and value not in (None, "", [], {})]
 
 
 def _final(value: Any) -> Any:

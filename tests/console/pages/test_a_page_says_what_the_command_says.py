@@ -103,6 +103,9 @@ async def test_an_order_says_why_it_waits(projections: Projections, pages: Pages
     assert '<a href="/console/customer?id=c1&application=default">c1</a>' in seen
     assert "<code>consumer explain order A1 --application default</code>" in seen
     assert "hold - → amount_mismatch" in seen
+    assert "expected amount, USDC 10" in seen, "what was found, in words"
+    assert "expected_amount" not in seen
+    assert 'proof</dt><dd> <span class="word">type order.paid</span>' in seen
 
 
 async def test_a_subscription_and_its_customer(projections: Projections, pages: Pages) -> None:
