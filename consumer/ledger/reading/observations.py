@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Table, func, select, update
+from sqlalchemy import ColumnElement, Table, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
@@ -88,30 +88,16 @@ async def unseen(
     session: AsyncSession, application: str, kind: str, before: datetime, *, unless: str, limit: int
 ) -> Sequence[str]:
     """Objects last read before then, unless their state begins with `unless`; those not seen for longest first."""
-    statement = (
-        select(_OBSERVATIONS.c.object_id)
-        .where(
-            _OBSERVATIONS.c.application == application,
-            _OBSERVATIONS.c.kind == kind,
-            _OBSERVATIONS.c.read_at < before,
-            _OBSERVATIONS.c.state.not_like(f"{unless}%"),
-        )
-        .order_by(_OBSERVATIONS.c.read_at)
-        .limit(limit)
-    )
-    return list(await session.scalars(statement))
+    wanted = select(_OBSERVATIONS.c.object_id).where(*_unseen(application, kind, before, unless))
+    return list(await session.scalars(wanted.order_by(_OBSERVATIONS.c.read_at).limit(limit)))
 
 
 async def count_unseen(session: AsyncSession, application: str, kind: str, before: datetime, *, unless: str) -> int:
     """How many were last read before then, unless their state begins with `unless` (see `unseen`)."""
-    statement = (
-        select(func.count())
-        .select_from(_OBSERVATIONS)
-        .where(
-            _OBSERVATIONS.c.application == application,
-            _OBSERVATIONS.c.kind == kind,
-            _OBSERVATIONS.c.read_at < before,
-            _OBSERVATIONS.c.state.not_like(f"{unless}%"),
-        )
-    )
-    return (await session.execute(statement)).scalar_one()
+    counted = select(func.count()).select_from(_OBSERVATIONS).where(*_unseen(application, kind, before, unless))
+    return (await session.execute(counted)).scalar_one()
+
+
+def _unseen(application: str, kind: str, before: datetime, unless: str) -> tuple[ColumnElement[bool], ...]:
+    mine = (_OBSERVATIONS.c.application == application, _OBSERVATIONS.c.kind == kind)
+    return *mine, _OBSERVATIONS.c.read_at < before, _OBSERVATIONS.c.state.not_like(f"{unless}%")

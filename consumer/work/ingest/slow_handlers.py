@@ -16,9 +16,8 @@ APART_S = 60.0
 class SlowHandlers:
     """Which handlers go their own way now, by the clock's monotonic time."""
 
-    def __init__(self, clock: Clock, *, limit_s: float = SHARED_LIMIT_S, lasts_s: float = APART_S) -> None:
+    def __init__(self, clock: Clock, *, limit_s: float = SHARED_LIMIT_S) -> None:
         self.limit_s = limit_s
-        self._lasts_s = lasts_s
         self._clock = clock
         self._until: dict[str, float] = {}
 
@@ -34,4 +33,4 @@ class SlowHandlers:
 
     def add(self, handler: str) -> None:
         """It was cut off: for a while it does not share."""
-        self._until[handler] = self._clock.monotonic() + self._lasts_s
+        self._until[handler] = self._clock.monotonic() + APART_S
