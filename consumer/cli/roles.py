@@ -56,9 +56,9 @@ def sync(as_json: Json = False) -> None:
 
 def console(as_json: Json = False) -> None:
     """Serve the query API and the operator's pages."""
-    from consumer.cli.looking.standing import standing
+    from consumer.cli.looking.background_status import background_status
 
     async def build(app: App) -> None:
-        await app.internal(console=True, status=standing(app.settings))
+        await app.internal(console=True, status=background_status(app.settings))
 
     run(run_role(settings_for(Role.CONSOLE), Output(as_json), build))

@@ -12,7 +12,7 @@ from consumer.app import App
 from consumer.app.root import STOP_SLACK_S
 from consumer.cli.bootstrap import announce, at_sandbox, run_until, say_stopped, stop_on_signals
 from consumer.cli.developing.simulator import cannot_start, sandbox_config, tell_running
-from consumer.cli.looking.standing import standing
+from consumer.cli.looking.background_status import background_status
 from consumer.cli.output import Output
 from consumer.clock import SystemClock, rest
 from consumer.errors import LedgerError
@@ -100,7 +100,7 @@ async def build_everything(app: App, *, clock: SandboxClock | None, work: bool =
         keeper = Timekeeper(app, clock)
         await keeper.tell()
         app.beside(keeper.run, "clock", STOP_SLACK_S, check=keeper.check)
-    await app.internal(console=True, status=standing(app.settings))
+    await app.internal(console=True, status=background_status(app.settings))
     if work:
         await app.work()
     await app.sync()

@@ -17,7 +17,7 @@ import pytest
 from aiohttp import encode_basic_auth
 from argon2 import PasswordHasher
 
-from consumer.cli.looking.standing import standing
+from consumer.cli.looking.background_status import background_status
 from consumer.cli.looking.status import Look
 from consumer.settings import settings_to_look
 from tests.support.desk import Desk
@@ -86,12 +86,12 @@ def test_a_look_that_outlives_its_role_is_silent(monkeypatch: pytest.MonkeyPatch
         return Look()
 
     async def role() -> threading.Thread:
-        asking = asyncio.ensure_future(standing(settings)())
+        asking = asyncio.ensure_future(background_status(settings)())
         assert await asyncio.to_thread(begun.wait, 20)
         asking.cancel()
-        return next(one for one in threading.enumerate() if one.name == "standing")
+        return next(one for one in threading.enumerate() if one.name == "status")
 
-    monkeypatch.setattr("consumer.cli.looking.standing.run", run)
+    monkeypatch.setattr("consumer.cli.looking.background_status.run", run)
     monkeypatch.setattr(threading, "excepthook", raised.append)
     settings, _ = settings_to_look({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/none.db"})
     thread = asyncio.run(role())

@@ -1,4 +1,4 @@
-"""Standing: what `consumer status` says, for the operator's pages of a role that goes on."""
+"""Background status: what `consumer status` says, for the operator's pages of a role that goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumer.console.pages.desk import Status
 from consumer.settings import Settings
 
 
-def standing(settings: Settings) -> Status:
+def background_status(settings: Settings) -> Status:
     """Asks as the command does, with connections of its own, in a thread that keeps no role from ending. What it takes
     (every plugin, a client of the log) is imported by the first who asks."""
 
@@ -34,7 +34,7 @@ def standing(settings: Settings) -> Status:
             with suppress(RuntimeError):  # the role has ended, and nobody waits any more
                 loop.call_soon_threadsafe(_end, told, found, error)
 
-        threading.Thread(target=tell, name="standing", daemon=True).start()
+        threading.Thread(target=tell, name="status", daemon=True).start()
         return await told
 
     return ask
