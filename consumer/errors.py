@@ -636,6 +636,13 @@ class HandlerTimeout(HandlerError):
     retryable = True
 
 
+class HandlerEndsProcess(HandlerError):
+    """The process ended while the handler ran."""
+
+    code = "handler_ends_process"
+    retryable = True
+
+
 class HandlerMisuse(HandlerError):
     """The handler used a part of its context that its kind does not have."""
 

@@ -17,13 +17,14 @@ OWN = {
 """Said by what holds a `Lasting` itself, since their lines are made otherwise."""
 LAST = {
     "archive_failed", "archive_not_looked_at", "batch_not_stored", "broker_not_ready", "claim_failed",
-    "console_sign_in_refused", "console_users_broken", "CursorsRefused.code", "dead_letters_wait",
+    "console_sign_in_refused", "console_users_broken", "CursorsRefused.code", "dead_letters_wait", "deaths_unknown",
     "file_descriptors_used_up", "group_not_followed", "handler_waits", "heartbeat_not_stored",
     "hints_flooded", "hints_not_settled_by_walking", "history_left_alone", "housekeeping_failed", "identity_not_read",
     "invariants_broken", "invariants_unknown", "lag_unknown", "leading_failed", "ledger_and_log_not_compared",
     "ledger_not_ready", "listed_events_not_understood", "log_not_looked_at", "log_not_watched", "member_not_heard",
     "member_not_started_again", "member_not_watched", "member_replaced", "missing_here", "offsets_not_committed",
-    "old_records_not_deleted", "poll_failed", "producer_not_started_again", "producer_replaced", "quarantine_pruned",
+    "old_records_not_deleted", "one_run_at_a_time", "poll_failed", "producer_not_started_again", "producer_replaced",
+    "quarantine_pruned",
     "readiness_check_failed", "receive_failed", "reconcile_braked", "reconcile_found_unplaced", "record_not_kept",
     "records_not_kept", "relay_waits", "results_not_stored", "taken_unknown",
     "topic_settings_not_read", "topics_not_looked_at", "traces_not_sent", "trail_not_sealed", "unfulfilled_unknown",

@@ -401,6 +401,7 @@ class App:
         """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
         from consumer.app.give_up import leave
         from consumer.app.options import BUILT_IN
+        from consumer.app.upkeep.care import take_care
         from consumer.app.upkeep.taking import note_taken
         from consumer.ledger.engine.grants import Grants
         from consumer.ledger.handling import handlers
@@ -442,7 +443,11 @@ class App:
                 watch=self._watch,
                 give_up=leave if settings.role is Role.WORK else None,
             )
-            await self.worker.run(stop)
+            caring = asyncio.create_task(take_care(self.worker, database, self.clock, stop), name="app:care")
+            try:
+                await self.worker.run(stop)
+            finally:
+                caring.cancel()
 
         async def polls() -> bool:
             return self.worker is not None and self.worker.check()

@@ -90,6 +90,7 @@ def build_worker(
         patient_s=PATIENT_S,
         observe=observe,
         on_emitted=relay.wake,
+        on_deadly=pauser.deadly,
     )
 
     def cut(harm: Harm) -> None:
@@ -128,6 +129,7 @@ def build_worker(
     )
     return Worker(
         poll_loop=poll_loop,
+        ingest=ingest,
         dispatcher=dispatcher,
         relay=relay,
         dead_letters=dead_letters,

@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from itertools import islice
 
 from consumer.document import storable
-from consumer.errors import ConsumerError, HandlerInvalid, HandlerMisuse, HandlerTimeout, NotUnderstood
+from consumer.errors import (
+    ConsumerError,
+    HandlerEndsProcess,
+    HandlerInvalid,
+    HandlerMisuse,
+    HandlerTimeout,
+    NotUnderstood,
+)
 from consumer.plugin import Event, Reject, RetryLater
 from consumer.plugin.handler import LONGEST_S
 from consumer.retry import Failure
@@ -64,6 +71,14 @@ def failed(
     except Exception as odd:  # noqa: BLE001 - its text, its fields are the author's own code
         reason = _clean(f"{type_name(error)}, which cannot be shown: {type_name(odd)}")
         return Failed(Failure("handler_failed", reason), _digest([type_name(error)]))
+
+
+def ended_its_process(handler: str, process: str, times: int, *, for_good: bool) -> Failed:
+    """The attempt had no end that anybody saw: `process`, and what had it before, `times` in all, ended with it."""
+    code = HandlerEndsProcess.code
+    often = "the process ended" if times == 1 else f"{times} processes ended"
+    reason = f"{often} while it ran, last {process}: out of memory, a crash in C code, os._exit, or killed from outside"
+    return Failed(Failure(code, reason, permanent=for_good), _digest([code, handler]))
 
 
 def _each(error: BaseException) -> Iterator[BaseException]:

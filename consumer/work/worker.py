@@ -13,6 +13,7 @@ from consumer.work.execution import network_in_transaction
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.loop_pool import LOST_AFTER_S
 from consumer.work.execution.watchdog import CUTOFF_S, Watchdog
+from consumer.work.ingest.ingest import Ingest
 from consumer.work.outbound.dead_letters import DeadLetters
 from consumer.work.outbound.relay import Relay
 from consumer.work.pausing.pauser import Pauser
@@ -47,6 +48,7 @@ class Worker:
         self,
         *,
         poll_loop: PollLoop,
+        ingest: Ingest,
         dispatcher: Dispatcher,
         relay: Relay,
         dead_letters: DeadLetters,
@@ -59,6 +61,7 @@ class Worker:
         watch: LoopWatch | None = None,
     ) -> None:
         self._poll_loop = poll_loop
+        self._ingest = ingest
         self._dispatcher = dispatcher
         self._relay = relay
         self._dead_letters = dead_letters
@@ -78,6 +81,10 @@ class Worker:
     def check(self) -> bool:
         """Whether it takes records now. Raises what keeps it from that; see PollLoop."""
         return self._poll_loop.check()
+
+    def go_carefully(self, is_careful: bool) -> None:
+        """One run at a time, and none in a transaction that others share: workers die, and nobody knows of whom."""
+        self._ingest.is_careful = self._dispatcher.is_careful = is_careful
 
     async def lag(self) -> Mapping[Partition, Lag]:
         """How far the group is behind in this worker's partitions; empty before it has joined. Raises BrokerError."""

@@ -167,12 +167,14 @@ async def has_runs(session: AsyncSession, handler: str) -> bool:
     return found is not None
 
 
-async def has_died_of(session: AsyncSession, fingerprint: str) -> bool:
-    """Whether any of the last DEATHS_MAX deaths was of this kind, whatever became of it."""
+async def has_died_of(session: AsyncSession, fingerprint: str, *, since: datetime | None = None) -> bool:
+    """Whether any of the last DEATHS_MAX deaths (`since` then) was of this kind, whatever became of it."""
     span = await numbered(session, _LETTERS.c.id)
     if span is None:
         return False
     lately = select(_LETTERS.c.fingerprint).where(_LETTERS.c.id > span.last - DEATHS_MAX)
+    if since is not None:
+        lately = lately.where(_LETTERS.c.died_at >= since)
     return fingerprint in set(await session.scalars(lately))
 
 

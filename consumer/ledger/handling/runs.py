@@ -11,7 +11,7 @@ decision 10): what is sought is reached by one index, from an equality, or in th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -37,6 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import Given, among_given
+from consumer.errors import HandlerEndsProcess
 from consumer.ledger.engine.chunks import grouped, matching
 from consumer.ledger.engine.counting import each_statement, up_to
 from consumer.ledger.handling import lanes
@@ -95,7 +96,8 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedRun:
-    """A due run that this worker may work on until its claim ends."""
+    """A due run that this worker may work on until its claim ends. `left_by`: who had it and never came to an end with
+    it."""
 
     application: str
     event_id: str
@@ -107,6 +109,7 @@ class ClaimedRun:
     created_at: datetime
     due_at: datetime
     key_plan: str | None = None
+    left_by: str | None = None
 
     @property
     def id(self) -> tuple[str, str, str]:
@@ -261,7 +264,7 @@ async def claim(
         asked = {"handler": handler, "now": now, "over": over or now, "limit": limit - len(claimed)}
         found = (await session.execute(_DUE, asked)).all()
         leading = [row for row in found if row.head == row.event_id]
-        claimed += [_claimed_run(row) for row in leading]
+        claimed += [replace(_claimed_run(row), left_by=row.left_by) for row in leading]
         until = now + timedelta(seconds=lease_s)
         await _set(session, map(_id_of, leading), {"claimed_by": worker, "claimed_until": until})
         behind = [_id_of(row) for row in found if row.head != row.event_id]
@@ -296,7 +299,7 @@ def _is_due(handler: BindParameter[Any]) -> tuple[ColumnElement[bool], ...]:
 
 
 _DUE = (
-    select(*[_RUNS.c[name] for name in _CLAIMED], _HEAD)
+    select(*[_RUNS.c[name] for name in _CLAIMED], _HEAD, _RUNS.c.claimed_by.label("left_by"))
     .where(lanes.is_status(RunStatus.RETRYING), *_is_due(bindparam("handler")))
     .order_by(_RUNS.c.next_at, _RUNS.c.seq)
     .limit(bindparam("limit", type_=Integer))
@@ -362,6 +365,13 @@ async def renew(session: AsyncSession, ids: Collection[RunId], *, worker: str, n
     """Keep this worker's claims for another `lease_s` seconds."""
     until = now + timedelta(seconds=lease_s)
     await _set(session, ids, {"claimed_until": until, "b_worker": worker}, _SET_OURS)
+
+
+async def ended_with(session: AsyncSession, run: ClaimedRun) -> int:
+    """In how many of its attempts the process ended."""
+    same = [_ATTEMPTS.c[name] == getattr(run, name) for name in ("application", "event_id", "handler")]
+    ended = _ATTEMPTS.c.code == HandlerEndsProcess.code
+    return await session.scalar(select(func.count()).select_from(_ATTEMPTS).where(*same, ended)) or 0
 
 
 async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: str) -> None:

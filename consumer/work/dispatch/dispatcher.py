@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock, Leaps, Pace, rest
 from consumer.errors import LedgerError, code_of
@@ -26,6 +27,7 @@ from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.way import on_the_way_of, tell
+from consumer.work.dispatch import left_behind
 from consumer.work.dispatch.ahead import Ahead
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store, untried
@@ -82,6 +84,7 @@ class Dispatcher:
         patient_s: float = 0.0,
         observe: Callable[[Result], None],
         on_emitted: Callable[[], None],
+        on_deadly: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._database = database
         self._registry = registry
@@ -94,6 +97,7 @@ class Dispatcher:
         self._patient_s = patient_s
         self._observe = observe
         self._on_emitted = on_emitted
+        self._on_deadly = on_deadly
         self._wake = asyncio.Event()
         self._pace = Pace(clock, first_s=IDLE_S, most_s=QUIET_S)
         self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
@@ -111,7 +115,10 @@ class Dispatcher:
         self._asked_s, self._patient_until_s = float("inf"), float("-inf")
         self._leaps = Leaps(clock)
         self._writer = ResultWriter(database=database, clock=clock, worker=worker, on_stored=self._stored)
+        self._left: dict[tuple[str, str, str], Failed] = {}
         self.paused: frozenset[str] = frozenset()
+        self.is_careful = False
+        """One run at a time, of all handlers: workers die, and what is left behind is what it was (`left_behind`)."""
 
     def wake(self) -> None:
         """There may be due runs: look now."""
@@ -123,6 +130,8 @@ class Dispatcher:
         while older ones may wait in the ledger: those go first."""
         handler = self._registry.get(name)
         if handler is None or handler.transactional or self._is_stopping or name not in self._caught_up:
+            return 0
+        if self.is_careful:
             return 0
         if name in self.paused or self._breakers.is_open(name):
             return 0
@@ -206,7 +215,7 @@ class Dispatcher:
                 due = await runs.next_due(session, self._over(now := self._clock.now()))
             self._upcoming = [at for at in due.values() if at > now]
             self._caught_up = {one.name for one in self._registry.handlers if due.get(one.name, LATER) > now}
-            for name in sorted(name for name, at in due.items() if at <= now and name not in self.paused):
+            for _, name in sorted((at, name) for name, at in due.items() if at <= now and name not in self.paused):
                 handler = self._registry.get(name)
                 if handler and (limit := self._wanted(handler, now)) > 0:
                     claimed += await self._claim_for(handler, limit)
@@ -232,7 +241,7 @@ class Dispatcher:
     def _wanted(self, handler: Handler, now: datetime) -> int:
         """How many to claim: those that may start, and if nothing is wrong with the handler some ahead."""
         room = self._room(handler, now) - self._ahead.count(handler.name)
-        if self._breakers.is_open(handler.name):
+        if self.is_careful or self._breakers.is_open(handler.name):
             return max(room, 0)
         unstored = self._unstored[handler.name] - self._busy[handler.name]
         return max(room, 0) + self._ahead.wanted(handler, self._clock.monotonic(), unstored)
@@ -265,6 +274,8 @@ class Dispatcher:
         # Of one that fails no more begin than results are stored: whether it is paused is decided by those.
         begun = self._unstored if self._ahead.is_failing(handler.name) else self._busy
         room = min(own - begun[handler.name], self._concurrency - self._busy.total())
+        if self.is_careful:  # what is not stored is left behind, too
+            room = min(room, 1 - self._unstored.total())
         return self._breakers.room(handler, now, room) if room > 0 else 0
 
     async def _claim_for(self, handler: Handler, limit: int) -> int:
@@ -280,10 +291,19 @@ class Dispatcher:
                 over=self._over(now),
             )
             found = await events.load(session, {(run.application, run.event_id) for run in claimed})
+            await self._judge_left(session, claimed, now)
         if len(claimed) < limit:
             self._caught_up.add(handler.name)
         events_of = ((run, found[run.application, run.event_id]) for run in claimed)
         return self._take(handler, [Claimed(run=run, event=event, at_s=at_s) for run, event in events_of])
+
+    async def _judge_left(self, session: AsyncSession, claimed: Sequence[ClaimedRun], now: datetime) -> None:
+        for run in claimed:
+            if self.is_careful and run.left_by not in (None, self._worker):
+                left = await left_behind.judge(session, run, now)
+                self._left[run.id] = left.outcome
+                if left.is_habit:
+                    self._on_deadly(run.handler)
 
     def _take(self, handler: Handler, claimed: Sequence[Claimed]) -> int:
         """Begin what is not begun already, as far as there is room; returns how many are ours now that were not."""
@@ -308,7 +328,10 @@ class Dispatcher:
             claimed = self._ahead.pop(name, self._clock.monotonic())
             self._started += 1
             self._unstored[name] += 1
-            if put_off := self._breakers.start(handler, claimed.run, now):
+            if left := self._left.pop(claimed.run.id, None):
+                self._writer.add(conclude(handler, claimed.run, claimed.event, left, worker=claimed.run.left_by or "",
+                                          started_at=now, now=now))  # fmt: skip
+            elif put_off := self._breakers.start(handler, claimed.run, now):
                 # No attempt, and nobody's room: what it depends on does not answer for its application.
                 self._writer.add(untried(handler, claimed.run, claimed.event, put_off, now=now))
             else:
@@ -438,7 +461,7 @@ class Dispatcher:
         for run in done:
             if self._claimed.pop(run.id, None) is not None:
                 self._unstored[run.handler] -= 1
-        if {run.handler for run in done} - self._caught_up:
+        if self.is_careful or {run.handler for run in done} - self._caught_up:
             self.wake()
 
     async def _drain(self, drain_s: float) -> None:

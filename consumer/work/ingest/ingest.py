@@ -131,6 +131,8 @@ class Ingest:
         self._ahead: dict[int, tuple[Record, Incoming | Refused]] = {}
         self._cut: dict[tuple[EventKey, str], Failed] = {}
         self.paused: frozenset[str] = frozenset()
+        self.is_careful = False
+        """No handler is called here: each run is the dispatcher's, who works on one at a time."""
 
     async def take(self, records: Sequence[Record], *, loose: frozenset[Partition] = frozenset()) -> Taken:
         """Store a batch of records; when this returns, their offsets may be committed. `loose`: partitions whose
@@ -143,9 +145,10 @@ class Ingest:
         arrived, refused = each_once([self._understood(record) for record in records])
         arrived = not_ahead(arrived, self._clock.now())
         stretch = stretch_of(records, loose)
-        if self._way is Way.TOGETHER:
+        if self._way is Way.TOGETHER or self.is_careful:
+            way = Way.SINGLY if self.is_careful else Way.TOGETHER
             try:
-                return await self._store(arrived, refused, Way.TOGETHER, stretch=stretch)
+                return await self._store(arrived, refused, way, stretch=stretch)
             except (LedgerError, LedgerBehind):
                 raise
             except Exception as error:  # noqa: BLE001 - whoever it was, the next way finds out

@@ -76,6 +76,10 @@ class Pauser:
         """A transactional handler blocked the worker's own loop and was cut off."""
         self._pause(harm.handler, self._rules.cut(harm.handler))
 
+    def deadly(self, name: str) -> None:
+        """The process ended while it ran, on one event and on another."""
+        self._pause(name, self._rules.deadly(name))
+
     def blocked(self, found: Blocked) -> None:
         """The worker's own loop stood still; only a transactional handler can be blamed for it."""
         task = found.task or ""

@@ -84,6 +84,10 @@ class PauseRules:
             return None
         return self._stop(handler, f"blocked the worker until it was cut off, {CUTS_MAX} times")
 
+    def deadly(self, handler: str) -> str | None:
+        """Processes ended while it ran, on more than one event."""
+        return self._stop(handler, "the process ends while it runs, again and again, on more than one event")
+
     def lost(self, handler: str, loops: int) -> str | None:
         """An effect handler has not given back that many loops."""
         return self._stop(handler, f"blocked {loops} event loops for good") if loops >= LOST_MAX else None

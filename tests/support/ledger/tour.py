@@ -227,6 +227,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.handling.runs.blocked_lanes": [{"keys": [("default", "order:order-5")]}],
     "ledger.handling.runs.add_attempts": [{"attempts": [facts.attempt()]}],
     "ledger.handling.runs.claim_new": [{"added": facts.lane(1_000_001), "worker": "w", "now": NOW, "lease_s": 1.0}],
+    "ledger.handling.runs.ended_with": [{"run": _CLAIMED}],
     "ledger.handling.runs.stranded": [{}, {"after": ("default", HANDLER, "order:order-5")}],
     "ledger.handling.runs.finish": [
         {"finished": [facts.finish(_CLAIMED)]}, {"finished": [facts.finish(_CLAIMED, RunStatus.RETRYING, next_s=1)]},
