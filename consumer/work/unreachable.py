@@ -29,6 +29,8 @@ _NETWORK = frozenset(
         errno.EADDRNOTAVAIL,
     }
 )
+_OURS = frozenset({errno.EMFILE, errno.ENFILE})
+"""This process, or its machine, can open nothing more, whatever the event is."""
 _NAMES = ("ConnectionError", "ConnectError", "DisconnectedError", "Disconnected", "TransportError", "Timeout",
           "TimeoutError", "ChunkedEncodingError")  # fmt: skip
 _OWN_FILES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -67,7 +69,7 @@ def _says_so(error: BaseException) -> bool:
         # Name resolution has numbers of its own (negative), the rest of the network has the system's.
         number = error.errno
         # Without one it is asyncio's "Multiple exceptions", or a library's own kind: a picture that cannot be read.
-        return type(error) is OSError if number is None else number < 0 or number in _NETWORK
+        return type(error) is OSError if number is None else number < 0 or number in _NETWORK | _OURS
     return False
 
 

@@ -179,6 +179,8 @@ def with_cause(cause: BaseException) -> LibraryError:
         (http_error(404), False),
         (http_error(422), False),
         (OrderAlreadyPaid(), False),
+        (OSError(errno.EMFILE, "too many open files"), True),
+        (OSError(errno.ENFILE, "too many open files in system"), True),
         (FileNotFoundError(errno.ENOENT, "no such file"), False),
         (OSError(errno.ENOSPC, "disk full"), False),
         (ValueError("bad amount"), False),
