@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Boolean,
     ColumnElement,
@@ -27,11 +28,6 @@ from sqlalchemy import (
     func,
     select,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
-from sqlalchemy.dialects.postgresql import insert as postgres_insert
-from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
-from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -40,6 +36,10 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from sqlmodel import SQLModel
 
 from consumer.document import storable
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
+    from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
 
 Values = Callable[[Mapping[str, ColumnElement[Any]]], Mapping[str, ColumnElement[Any]]]
 """By what a row brings: what columns are set to."""
@@ -156,8 +156,15 @@ def serial() -> TypeEngine[int]:
 
 
 def insert_into(table: Table, dialect: str) -> PostgresInsert | SqliteInsert:
-    """An INSERT that knows ON CONFLICT, in the dialect's own spelling (both spell it alike)."""
-    return postgres_insert(table) if dialect == "postgresql" else sqlite_insert(table)
+    """An INSERT that knows ON CONFLICT, in the dialect's own spelling (both spell it alike). Which of the two a process
+    has in memory, its database decides."""
+    if dialect == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)
 
 
 class _Many(TypeDecorator[Collection[Any]]):
@@ -311,7 +318,7 @@ class Given:
         columns = [name for name in self._types if name in self._table.c]
         if dialect != "postgresql":
             given = {name: bindparam(name, type_=kind) for name, kind in self._types.items()}
-            insert = sqlite_insert(self._table)
+            insert = insert_into(self._table, dialect)
             return insert.values({**{name: given[name] for name in columns}, **(values(given) if values else {})})
         # As text: a cast to VARCHAR(n) would cut what is too long, and nobody would hear of it.
         sent = {name: Text() if type(kind) is String else kind for name, kind in self._types.items()}
@@ -321,7 +328,7 @@ class Given:
         brought = dict(each_row.c) | {name: bindparam(name, type_=sent[name]) for name in self._alike}
         set_too = values(brought) if values else {}
         said = select(*[brought[name] for name in columns], *set_too.values()).order_by(each_row.c.nth)
-        return postgres_insert(self._table).from_select([*columns, *set_too], said)
+        return insert_into(self._table, dialect).from_select([*columns, *set_too], said)
 
     def rows(self, dialect: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         """What `insert` is sent with."""

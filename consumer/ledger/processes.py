@@ -16,7 +16,7 @@ from sqlalchemy import Table, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
-from consumer.ledger.tables import ProcessRow
+from consumer.ledger.base_tables import ProcessRow
 
 _PROCESSES: Table = ProcessRow.__table__
 FORGOTTEN_AFTER: Final = timedelta(days=7)

@@ -1,11 +1,11 @@
 """The ledger's tables: what happened (events), what was done about it (runs, attempts), what is still to be sent
-(outbox, reads), what is not understood (quarantine, hints), and who did what (audit)."""
+(outbox, reads), what is not understood (quarantine, hints), and who did what (audit). Three more: `base_tables.py`."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -15,7 +15,6 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     String,
-    Table,
     Text,
     UniqueConstraint,
     false,
@@ -24,7 +23,8 @@ from sqlalchemy import (
 )
 from sqlmodel import Field
 
-from consumer.columns import PackedBytes, TableRow, UtcDateTime, Words, serial
+from consumer.columns import PackedBytes, Words, serial
+from consumer.ledger.base_tables import LedgerRow, time_column
 
 APPLICATION_CHARS = 64
 HANDLER_CHARS = 200
@@ -62,17 +62,6 @@ def words_column(chars: int, *, primary_key: bool = False, nullable: bool = True
     """What the service, a stranger or a plugin's author wrote: any text can be stored (case I10)."""
     is_nullable = nullable and not primary_key
     return Field(default=None, sa_column=Column(Words(chars), primary_key=primary_key, nullable=is_nullable))
-
-
-def time_column(nullable: bool = False) -> Any:
-    """An aware UTC time."""
-    return Field(default=None, sa_column=Column(UtcDateTime, nullable=nullable))
-
-
-class LedgerRow(TableRow):
-    """The base of the ledger's own tables."""
-
-    __table__: ClassVar[Table]
 
 
 class EventRow(LedgerRow, table=True):
@@ -300,15 +289,6 @@ class BookmarkRow(LedgerRow, table=True):
     updated_at: datetime = time_column()
 
 
-class BudgetRow(LedgerRow, table=True):
-    """A named short text that processes share and change atomically: a bucket of the request budget, a circuit."""
-
-    __tablename__ = "budgets"
-
-    name: str = Field(sa_column=Column(String(200), primary_key=True))
-    value: str = Field(sa_column=Column(Text, nullable=False))
-
-
 class SequenceRow(LedgerRow, table=True):
     """A counter that only goes up: the version of a read is taken from it before the request (case A40)."""
 
@@ -452,34 +432,3 @@ class ChainHeadRow(LedgerRow, table=True):
     id: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
     number: int = Field(sa_column=Column(serial(), nullable=False))
     hash: str = Field(sa_column=Column(String(64), nullable=False))
-
-
-class RevisionRow(LedgerRow, table=True):
-    """A migration that was applied, of any branch. Alembic itself keeps each branch's newest one only, which says
-    nothing to code that is older than it."""
-
-    __tablename__ = "revisions"
-
-    id: str = Field(sa_column=Column(String(32), primary_key=True))
-    applied_at: datetime = time_column()
-
-
-class ProcessRow(LedgerRow, table=True):
-    """A process in one of its roles: that it lives, and what it last proved (its checks, as JSON)."""
-
-    __tablename__ = "processes"
-    __table_args__ = (Index("ix_processes_seen_at", "seen_at"),)
-
-    process: str = Field(sa_column=Column(String(64), primary_key=True))
-    role: str = Field(sa_column=Column(String(10), primary_key=True))
-    host: str = Field(sa_column=Column(String(100), nullable=False))
-    pid: int = Field(sa_column=Column(Integer, nullable=False))
-    version: str = Field(sa_column=Column(String(40), nullable=False))
-    started_at: datetime = time_column()
-    seen_at: datetime = time_column()
-    stopped_at: datetime | None = time_column(nullable=True)
-    ready: bool = Field(sa_column=Column(Boolean, nullable=False))
-    since: datetime = time_column()
-    checks: str = Field(default="{}", sa_column=Column(Text, nullable=False))
-    answered: int = Field(default=0, sa_column=Column(Integer, nullable=False))
-    refused: int = Field(default=0, sa_column=Column(Integer, nullable=False))

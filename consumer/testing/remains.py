@@ -9,7 +9,7 @@ from sqlalchemy.types import TypeDecorator
 from sqlmodel import SQLModel
 
 from consumer.ledger import Database
-from consumer.ledger.tables import LedgerRow
+from consumer.ledger.base_tables import LedgerRow
 
 
 async def rows_of(database: Database) -> dict[str, list[dict[str, Any]]]:

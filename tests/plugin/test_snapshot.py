@@ -118,7 +118,7 @@ def test_a_look_leaves_what_a_handler_has_not_flushed_alone(workbench: Workbench
 
     @handles("order.paid", transactional=True, name="test:adds")
     async def adds(event: Event, ctx: Context) -> None:
-        from consumer.ledger.tables import BudgetRow
+        from consumer.ledger.base_tables import BudgetRow
 
         ctx.session.add(BudgetRow(name="test:budget", value="1"))
         await ctx.snapshot()

@@ -15,10 +15,10 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import CollationChanged, ConsumerError, LedgerError
+from consumer.ledger.base_tables import RevisionRow
 from consumer.ledger.engine.branches import branches
 from consumer.ledger.engine.database import Database, translated
 from consumer.ledger.engine.shape import missing_of, refusal, require_utf8
-from consumer.ledger.tables import RevisionRow
 
 _REVISIONS: Table = RevisionRow.__table__
 COLLATED: Final = (15,)

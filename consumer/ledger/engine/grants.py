@@ -13,9 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
 from consumer.errors import DatabaseForbidden, LedgerError, again
+from consumer.ledger.base_tables import RevisionRow
 from consumer.ledger.engine.database import Database
 from consumer.ledger.engine.shape import needed
-from consumer.ledger.tables import AuditRow, ChainHeadRow, RevisionRow
+from consumer.ledger.tables import AuditRow, ChainHeadRow
 
 TOLD_MAX: Final = 5
 ASKED_EVERY_S: Final = 10.0

@@ -17,7 +17,7 @@ from sqlalchemy import Table, delete, inspect, select
 from sqlalchemy.engine import Connection
 
 from consumer.columns import insert_into
-from consumer.ledger.tables import RevisionRow
+from consumer.ledger.base_tables import RevisionRow
 
 _REVISIONS: Table = RevisionRow.__table__
 

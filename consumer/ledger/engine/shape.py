@@ -7,6 +7,7 @@ that renamed or dropped a column, or that asks for a value this code does not kn
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Final
 
 from sqlalchemy import Table, inspect
@@ -14,8 +15,8 @@ from sqlalchemy.engine import Connection
 from sqlmodel import SQLModel
 
 from consumer.errors import DatabaseNotUtf8, LedgerError, SchemaIncompatible, SchemaOutdated
+from consumer.ledger.base_tables import LedgerRow
 from consumer.ledger.engine.branches import of_merchants
-from consumer.ledger.tables import LedgerRow
 
 TOLD_MAX: Final = 5
 
@@ -63,6 +64,7 @@ def require_utf8(encoding: str) -> None:
 
 def needed(labels: Collection[str]) -> Iterable[Table]:
     """The ledger's tables, and those of these branches that are loaded."""
+    import_module("consumer.ledger.tables")  # who asked may have had none but the base ones
     own = {table.name for one in LedgerRow.__subclasses__() if (table := getattr(one, "__table__", None)) is not None}
     prefixes = tuple(f"{label}_" for label in labels)
     for name, table in sorted(SQLModel.metadata.tables.items()):

@@ -10,7 +10,8 @@ from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, String, Tex
 from sqlmodel import Field
 
 from consumer.columns import Words, serial
-from consumer.ledger.tables import HANDLER_CHARS, REASON_CHARS, LedgerRow, application_column, time_column
+from consumer.ledger.base_tables import LedgerRow, time_column
+from consumer.ledger.tables import HANDLER_CHARS, REASON_CHARS, application_column
 
 
 class PlanStatus(StrEnum):

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock
 from consumer.columns import insert_into
+from consumer.ledger.base_tables import BudgetRow
 from consumer.ledger.engine.database import Database
-from consumer.ledger.tables import BudgetRow
 
 _BUDGETS: Table = BudgetRow.__table__
 T = TypeVar("T")

@@ -61,6 +61,19 @@ async def test_a_missing_column_asks_for_an_upgrade(database: Database) -> None:
     assert isinstance(await fails(database, "SELECT not_there FROM events"), SchemaOutdated)
 
 
+NEEDED = """
+import sys
+from consumer.ledger.engine.shape import needed
+assert "consumer.ledger.tables" not in sys.modules
+print(*[table.name for table in needed(())])
+"""
+
+
+def test_who_has_but_the_base_tables_in_memory_looks_at_all_of_them() -> None:
+    said = subprocess.run([sys.executable, "-c", NEEDED], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert {"budgets", "events", "outbox", "processes", "revisions", "runs"} <= set(said.split())
+
+
 # --- values ----------------------------------------------------------------------------------------------------
 
 

@@ -12,9 +12,10 @@ from sqlalchemy import Table, insert, select
 from consumer.columns import Words
 from consumer.events import Delivery
 from consumer.ledger import Database
+from consumer.ledger.base_tables import LedgerRow
 from consumer.ledger.plans.tables import PlanRow
 from consumer.ledger.reading import quarantine, read_requests
-from consumer.ledger.tables import EventRow, LedgerRow
+from consumer.ledger.tables import EventRow
 from consumer.plugin import ReadRequest
 from consumer.reason import Reason
 
