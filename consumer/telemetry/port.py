@@ -139,9 +139,12 @@ class Connection(web.RequestHandler):
                 await super().start()
 
     def _break_off(self, error: Exception) -> None:
-        """They are no HTTP (case I10): that is answered next, and nothing behind them is read."""
+        """They are no HTTP (case I10): that is answered next, and nothing behind them is read. Where it was memory that
+        is missing, the fault is ours, and the sender may try again."""
         self._close = True
-        self._messages.append((_ErrInfo(HTTPStatus.BAD_REQUEST, error, ""), EMPTY_PAYLOAD))
+        is_ours = isinstance(error, MemoryError)
+        status = HTTPStatus.INTERNAL_SERVER_ERROR if is_ours else HTTPStatus.BAD_REQUEST
+        self._messages.append((_ErrInfo(status, error, ""), EMPTY_PAYLOAD))
 
     def _end_without_a_head(self) -> None:
         if not self._request_count:  # aiohttp's own count of the heads it has read

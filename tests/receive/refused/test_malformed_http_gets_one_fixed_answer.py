@@ -7,6 +7,7 @@ import io
 
 import orjson
 import pytest
+from aiohttp import web
 
 from consumer.receive.web import Limits
 from tests.receive.rig import BODY, RecordingBroker, Rig, running
@@ -83,6 +84,18 @@ async def test_chunks_that_turn_bad_on_the_way_are_refused(recording: RecordingB
         assert "hush" not in answer.decode() + logs.getvalue()
         assert rig.count("broken_body", "hints") == 1
         assert recording.published == []
+
+
+async def test_a_lack_of_memory_is_no_fault_of_the_bytes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under `ulimit -v`: who hears 400 does not send it again."""
+
+    def none_left(connection: web.RequestHandler, data: bytes) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(web.RequestHandler, "data_received", none_left)
+    answer = await whole(rig, HEAD + b"Content-Length: 2\r\n\r\n{}")
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After" in answer
 
 
 async def test_no_answer_names_the_software(rig: Rig) -> None:
