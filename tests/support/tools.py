@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+if TYPE_CHECKING:
+    from playwright.async_api import Browser
 
-def missing(what: str) -> None:
+
+def missing(what: str) -> NoReturn:
     """Skip with this line; with CI set nothing may be skipped for that reason."""
     if os.environ.get("CI"):
         pytest.fail(what)
@@ -20,4 +26,20 @@ def need_program(name: str, package: str) -> str:
     found = shutil.which(name)
     if found is None:
         missing(f"{name} is not installed ({package})")
-    return found or ""
+    return found
+
+
+@asynccontextmanager
+async def chromium() -> AsyncIterator[Browser]:
+    """A browser without a window, which asks nobody outside for anything of its own."""
+    from playwright.async_api import async_playwright  # half a second, for a few tests
+
+    arguments = [
+        "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+        "--disable-sync", "--no-first-run", "--disable-quic",
+    ]  # fmt: skip
+    path = need_program("chromium", "apt-get install chromium")
+    async with async_playwright() as playwright:
+        launched = await playwright.chromium.launch(executable_path=path, args=arguments)
+        yield launched
+        await launched.close()

@@ -3,26 +3,20 @@ the edge. Needs Chromium."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from argon2 import PasswordHasher
-from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
+from playwright.async_api import Browser, Page, ViewportSize, expect
 
 from consumer.console.pages.users import Users
 from consumer.ledger import Database
 from tests.console.pages.conftest import Open, die
 from tests.support.handling.projections import START, Projections, own, said
+from tests.support.tools import chromium
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run", "--disable-quic",
-]  # fmt: skip
 PASSWORD = "correct horse battery"
 ORDER = "A1/ä &b"
 PATHS = (
@@ -35,16 +29,12 @@ BEYOND = """[document.scrollingElement, ...document.querySelectorAll(".scroll")]
   .filter(one => one.scrollWidth > one.clientWidth).map(one => one.getAttribute("aria-label") || "page")"""
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-if not Path(CHROMIUM).exists() and not os.environ.get("CI"):
-    pytestmark.append(pytest.mark.skip(reason="no Chromium: apt-get install chromium"))
 
 
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    async with chromium() as launched:
         yield launched
-        await launched.close()
 
 
 @pytest.fixture

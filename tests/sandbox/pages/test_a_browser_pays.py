@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page
 
 from consumer.sandbox import Sandbox, SandboxConfig
 from tests.sandbox.support import Api, Receiver, subscribe
 from tests.support.ports import eventually
+from tests.support.tools import chromium
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--no-first-run", "--disable-quic",
-]  # fmt: skip
 SHOP = "https://shop.example"
 OPENER = """<!doctype html><title>Shop</title><script>
 window.messages = [];
@@ -29,8 +22,6 @@ window.addEventListener("message", (event) => window.messages.push({data: event.
 </script>"""
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
-if not Path(CHROMIUM).exists() and not os.environ.get("CI"):
-    pytestmark.append(pytest.mark.skip(reason="no Chromium: apt-get install chromium"))
 
 
 @pytest.fixture
@@ -43,10 +34,8 @@ async def sandbox(receiver: Receiver) -> AsyncIterator[Sandbox]:
 
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    async with chromium() as launched:
         yield launched
-        await launched.close()
 
 
 @pytest.fixture
