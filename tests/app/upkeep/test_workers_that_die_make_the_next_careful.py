@@ -3,15 +3,20 @@ that was said do not."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
-from consumer.app.upkeep.care import workers_die
+from consumer.app.upkeep.care import CARE_FOR_S, take_care, workers_die
+from consumer.clock import DrivenClock
 from consumer.console.alarms.lives import GONE_AFTER
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import DIED, Pulse
+from consumer.work.worker import Worker
+from tests.support.ports import eventually
 
 LIFE = timedelta(seconds=5)
 
@@ -48,3 +53,26 @@ async def test_a_stop_is_no_death(database: Database) -> None:
         async with database.transaction() as session:
             await processes.ended(session, name, await shared_time(session))
     assert not await workers_die(database)
+
+
+class Told:
+    """A worker, as far as it is told how to go."""
+
+    def __init__(self) -> None:
+        self.ways: list[bool] = []
+
+    def go_carefully(self, is_careful: bool) -> None:
+        self.ways.append(is_careful)
+
+
+async def test_care_is_over_after_a_minute(database: Database) -> None:
+    """One run at a time is slow; a worker that lives has nothing to find out."""
+    await lived(database, "first", 4 * GONE_AFTER)
+    await lived(database, "second", 2 * GONE_AFTER)
+    told, clock = Told(), DrivenClock()
+    caring = asyncio.create_task(take_care(cast("Worker", told), database, clock, asyncio.Event()))
+    await eventually(lambda: clock.sleepers == 1)
+    assert told.ways == [True]
+    clock.advance(CARE_FOR_S)
+    await asyncio.wait_for(caring, 20)
+    assert told.ways[-1] is False
