@@ -122,14 +122,13 @@ class EmbeddedSubscription:
         while True:
             self._records_wake.clear()
             records = await self._fetch(max_records)
-            left_s = deadline - loop.time()
-            if records or left_s <= 0 or not self._running:
+            if records or loop.time() >= deadline or not self._running:
                 return records
-            timer = loop.call_later(left_s, self._records_wake.set)
             try:
-                await self._records_wake.wait()
-            finally:
-                timer.cancel()
+                async with asyncio.timeout_at(deadline):
+                    await self._records_wake.wait()
+            except TimeoutError:
+                return ()
             if not self._running:
                 return ()
 
@@ -142,6 +141,8 @@ class EmbeddedSubscription:
         cursors = cursors[self._first :] + cursors[: self._first]
         wanted = [(cursor.partition_id, cursor.offset) for cursor in cursors]
         found = await self._file.read(partial(read_records, cursors=wanted, max_records=max_records))
+        if found:
+            self._file.stir()
         asked = {cursor.partition_id: cursor for cursor in cursors}
         records: list[Record] = []
         for partition_id, rows in found:
