@@ -401,7 +401,7 @@ class App:
         """The role `work`. Raises SettingsError when a plugin refuses its options, or a handler does not exist."""
         from consumer.app.give_up import leave
         from consumer.app.options import BUILT_IN
-        from consumer.app.upkeep.care import take_care
+        from consumer.app.upkeep.care import Care
         from consumer.app.upkeep.taking import note_taken
         from consumer.ledger.engine.grants import Grants
         from consumer.ledger.handling import handlers
@@ -442,8 +442,11 @@ class App:
                 config=config,
                 watch=self._watch,
                 give_up=leave if settings.role is Role.WORK else None,
+                process=self._process,
             )
-            caring = asyncio.create_task(take_care(self.worker, database, self.clock, stop), name="app:care")
+            care = Care(self.worker, database, self.clock)
+            await care.look()
+            caring = asyncio.create_task(care.run(stop), name="app:care")
             try:
                 await self.worker.run(stop)
             finally:

@@ -44,11 +44,13 @@ def build_worker(
     config: WorkerConfig,
     watch: LoopWatch | None = None,
     give_up: Callable[[str, str], None] | None = None,
+    process: str | None = None,
 ) -> Worker:
     """Put a worker together; `locators` per application, `watch` on the loop it is going to run on, `give_up` (handler,
     reason) ends the process when a handler blocks it, or ignores that its time is over, and cannot be cut off.
+    `process`: its name in the ledger, that of its heartbeat; one of its own, where it has none.
     """
-    name = worker_id()
+    name = process or worker_id()
     pauser = Pauser(database=database, registry=registry, clock=clock, observer=observer, worker=name)
     executor = Executor(LoopPool(on_harm=pauser.harm, lost_after_s=config.lost_after_s), give_up=give_up)
     breakers = Breakers(observer.breaker, clock.monotonic, locators)

@@ -73,12 +73,13 @@ def failed(
         return Failed(Failure("handler_failed", reason), _digest([type_name(error)]))
 
 
-def ended_its_process(handler: str, process: str, times: int, *, for_good: bool) -> Failed:
-    """The attempt had no end that anybody saw: `process`, and what had it before, `times` in all, ended with it."""
+def ended_its_process(handler: str, process: str, times: int, *, again_s: float | None) -> Failed:
+    """The attempt had no end that anybody saw: `process`, and what had it before, `times` in all, ended with it. It is
+    tried again in so many seconds; None: never."""
     code = HandlerEndsProcess.code
     often = "the process ended" if times == 1 else f"{times} processes ended"
     reason = f"{often} while it ran, last {process}: out of memory, a crash in C code, os._exit, or killed from outside"
-    return Failed(Failure(code, reason, permanent=for_good), _digest([code, handler]))
+    return Failed(Failure(code, reason, permanent=again_s is None, after_s=again_s), _digest([code, handler]))
 
 
 def _each(error: BaseException) -> Iterator[BaseException]:

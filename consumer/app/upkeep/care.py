@@ -19,23 +19,32 @@ CARE_FOR_S: Final = 60.0
 """One run at a time is slow. Whoever lives for longer goes on as ever; if it dies of that, the next one is careful."""
 
 
-async def take_care(worker: Worker, database: Database, clock: Clock, stop: asyncio.Event) -> None:
-    """Look now and then, for this process's first minute, or until `stop`."""
-    unknown = Condition("deaths_unknown", monotonic=clock.monotonic)
-    singly = Condition("one_run_at_a_time", monotonic=clock.monotonic)
-    until_s = clock.monotonic() + CARE_FOR_S
-    while not stop.is_set() and clock.monotonic() < until_s:
-        try:
-            is_careful = await workers_die(database)
-        except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
-            unknown.lasts(error)
-        else:
-            unknown.over()
-            worker.go_carefully(is_careful)
-            singly.lasts("workers_die") if is_careful else singly.over()
-        await rest(clock, until_tick(clock, LOOK_EVERY_S), stop)
-    worker.go_carefully(False)
-    singly.over()
+class Care:
+    """How a worker goes in its first minute."""
+
+    def __init__(self, worker: Worker, database: Database, clock: Clock) -> None:
+        self._worker = worker
+        self._database = database
+        self._clock = clock
+        self._unknown = Condition("deaths_unknown", monotonic=clock.monotonic)
+        self._singly = Condition("one_run_at_a_time", monotonic=clock.monotonic)
+
+    async def look(self) -> None:
+        """Go as workers have fared. To be awaited before the worker begins. Raises nothing."""
+        with self._unknown.tried(Exception):  # what only looks ends no role, whatever it meets
+            self._go(carefully=await workers_die(self._database))
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look again now and then, until the minute is over or `stop`; from then on the worker goes as ever."""
+        until_s = self._clock.monotonic() + CARE_FOR_S
+        while not stop.is_set() and self._clock.monotonic() < until_s:
+            await rest(self._clock, until_tick(self._clock, LOOK_EVERY_S), stop)
+            await self.look()
+        self._go(carefully=False)
+
+    def _go(self, *, carefully: bool) -> None:
+        self._worker.go_carefully(carefully)
+        self._singly.lasts("workers_die") if carefully else self._singly.over()
 
 
 async def workers_die(database: Database) -> bool:

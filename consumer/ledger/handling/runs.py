@@ -26,10 +26,13 @@ from sqlalchemy import (
     Update,
     and_,
     bindparam,
+    case,
     delete,
     exists,
     func,
     insert,
+    literal_column,
+    null,
     or_,
     select,
     update,
@@ -64,6 +67,8 @@ PUT_OFF_LOOK = 1000
 PUT_OFF_LONG = timedelta(days=1)
 PUT_OFF: Final = "retry_later"
 """The code of a try that its handler puts off, which costs no attempt: the next one has the same number."""
+ALONE: Final = "at_work_alone"
+"""The code of a run that its worker works on, and on nothing else: if the process ends, it was this one."""
 PUT_OFF_KEPT: Final = 20
 """Of those in a row the newest are kept: a handler may look for its warehouse every minute, for months."""
 
@@ -96,8 +101,8 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedRun:
-    """A due run that this worker may work on until its claim ends. `left_by`: who had it and never came to an end with
-    it."""
+    """A due run that this worker may work on until its claim ends. `left_by`: who worked on it, on nothing else, and
+    never came to an end."""
 
     application: str
     event_id: str
@@ -251,22 +256,24 @@ async def claim(
     now: datetime,
     lease_s: float,
     over: datetime | None = None,
+    alone: bool = False,
 ) -> Sequence[ClaimedRun]:
     """Take up to `limit` due runs of a handler for `lease_s` seconds, oldest first, heads of their lanes only. Of one
     that is paused none, whether or not the worker has heard of it. `over`: a claim that ended before then holds nobody
-    off; now, where it is left out.
+    off; now, where it is left out. `alone`: the worker works on nothing else until the run has come to an end.
 
     One that is due and leads nothing (two workers met, or an operator put another before it) is parked, so that no
     claim sees it again before its turn.
     """
     claimed: list[ClaimedRun] = []
+    mark = {"code": ALONE} if alone else {}
     for _ in range(CLAIM_ROUNDS):
         asked = {"handler": handler, "now": now, "over": over or now, "limit": limit - len(claimed)}
         found = (await session.execute(_DUE, asked)).all()
         leading = [row for row in found if row.head == row.event_id]
         claimed += [replace(_claimed_run(row), left_by=row.left_by) for row in leading]
         until = now + timedelta(seconds=lease_s)
-        await _set(session, map(_id_of, leading), {"claimed_by": worker, "claimed_until": until})
+        await _set(session, map(_id_of, leading), {"claimed_by": worker, "claimed_until": until, **mark})
         behind = [_id_of(row) for row in found if row.head != row.event_id]
         await _set(session, behind, {"status": RunStatus.PARKED.value, "next_at": None, "updated_at": now})
         if not behind or len(claimed) == limit:
@@ -290,6 +297,7 @@ _NOW: BindParameter[Any] = bindparam("now", type_=_RUNS.c.next_at.type)
 _IS_UNCLAIMED = or_(
     _RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < bindparam("over", type_=_RUNS.c.claimed_until.type)
 )
+_IS_ALONE = _RUNS.c.code == literal_column(f"'{ALONE}'")
 _HEAD = lanes.head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head")
 
 
@@ -299,7 +307,7 @@ def _is_due(handler: BindParameter[Any]) -> tuple[ColumnElement[bool], ...]:
 
 
 _DUE = (
-    select(*[_RUNS.c[name] for name in _CLAIMED], _HEAD, _RUNS.c.claimed_by.label("left_by"))
+    select(*[_RUNS.c[name] for name in _CLAIMED], _HEAD, case((_IS_ALONE, _RUNS.c.claimed_by)).label("left_by"))
     .where(lanes.is_status(RunStatus.RETRYING), *_is_due(bindparam("handler")))
     .order_by(_RUNS.c.next_at, _RUNS.c.seq)
     .limit(bindparam("limit", type_=Integer))
@@ -333,6 +341,9 @@ _GIVEN = and_(
 )
 _SET = update(_RUNS).where(_GIVEN)
 _SET_OURS = _SET.where(_RUNS.c.claimed_by == bindparam("b_worker"))
+_GIVE_BACK = _SET_OURS.values(
+    claimed_by=null(), claimed_until=null(), code=case((_IS_ALONE, null()), else_=_RUNS.c.code)
+)
 _SET_RETRYING = _SET.where(_STILL_RETRYING)
 _CLAIM_NEW = (
     _SET.where(_STILL_RETRYING, *_is_due(bindparam("b_handler")), _RUNS.c.event_id == _HEAD)
@@ -376,7 +387,7 @@ async def ended_with(session: AsyncSession, run: ClaimedRun) -> int:
 
 async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: str) -> None:
     """End the claims of runs that were not finished."""
-    await _set(session, ids, {"claimed_by": None, "claimed_until": None, "b_worker": worker}, _SET_OURS)
+    await _set(session, ids, {"b_worker": worker}, _GIVE_BACK)
 
 
 async def still_claimed(session: AsyncSession, run: ClaimedRun, *, worker: str) -> bool:

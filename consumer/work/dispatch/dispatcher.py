@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import Clock, Leaps, Pace, rest
 from consumer.errors import LedgerError, code_of
@@ -115,10 +114,9 @@ class Dispatcher:
         self._asked_s, self._patient_until_s = float("inf"), float("-inf")
         self._leaps = Leaps(clock)
         self._writer = ResultWriter(database=database, clock=clock, worker=worker, on_stored=self._stored)
-        self._left: dict[tuple[str, str, str], Failed] = {}
         self.paused: frozenset[str] = frozenset()
         self.is_careful = False
-        """One run at a time, of all handlers: workers die, and what is left behind is what it was (`left_behind`)."""
+        """One run at a time, of all handlers: workers die, and what is left behind alone is what it was."""
 
     def wake(self) -> None:
         """There may be due runs: look now."""
@@ -289,21 +287,33 @@ class Dispatcher:
                 now=(now := self._clock.now()),
                 lease_s=CLAIM_LEASE_S,
                 over=self._over(now),
+                alone=self.is_careful,
             )
             found = await events.load(session, {(run.application, run.event_id) for run in claimed})
-            await self._judge_left(session, claimed, now)
+            left = {
+                run.id: await left_behind.judge(session, run, now)
+                for run in claimed
+                if run.left_by not in (None, self._worker)
+            }
         if len(claimed) < limit:
             self._caught_up.add(handler.name)
         events_of = ((run, found[run.application, run.event_id]) for run in claimed)
-        return self._take(handler, [Claimed(run=run, event=event, at_s=at_s) for run, event in events_of])
+        mine = [Claimed(run=run, event=event, at_s=at_s) for run, event in events_of]
+        for one in mine:
+            if one.run.id in left:
+                self._conclude_left(handler, one, left[one.run.id])
+        return len(left) + self._take(handler, [one for one in mine if one.run.id not in left])
 
-    async def _judge_left(self, session: AsyncSession, claimed: Sequence[ClaimedRun], now: datetime) -> None:
-        for run in claimed:
-            if self.is_careful and run.left_by not in (None, self._worker):
-                left = await left_behind.judge(session, run, now)
-                self._left[run.id] = left.outcome
-                if left.is_habit:
-                    self._on_deadly(run.handler)
+    def _conclude_left(self, handler: Handler, claimed: Claimed, left: left_behind.Verdict) -> None:
+        """Nothing is begun: what a worker left behind alone has failed."""
+        run, now = claimed.run, self._clock.now()
+        self._claimed[run.id] = run
+        self._started += 1
+        self._unstored[run.handler] += 1
+        self._writer.add(conclude(handler, run, claimed.event, left.outcome, worker=run.left_by or "", started_at=now,
+                                  now=now))  # fmt: skip
+        if left.is_habit:
+            self._on_deadly(run.handler)
 
     def _take(self, handler: Handler, claimed: Sequence[Claimed]) -> int:
         """Begin what is not begun already, as far as there is room; returns how many are ours now that were not."""
@@ -328,10 +338,7 @@ class Dispatcher:
             claimed = self._ahead.pop(name, self._clock.monotonic())
             self._started += 1
             self._unstored[name] += 1
-            if left := self._left.pop(claimed.run.id, None):
-                self._writer.add(conclude(handler, claimed.run, claimed.event, left, worker=claimed.run.left_by or "",
-                                          started_at=now, now=now))  # fmt: skip
-            elif put_off := self._breakers.start(handler, claimed.run, now):
+            if put_off := self._breakers.start(handler, claimed.run, now):
                 # No attempt, and nobody's room: what it depends on does not answer for its application.
                 self._writer.add(untried(handler, claimed.run, claimed.event, put_off, now=now))
             else:

@@ -1,6 +1,7 @@
-"""Left behind: a run whose process ended. While workers die again and again nobody knows of whom, each works on one run
-at a time: the one that is left behind is the one that took its process with it. That costs it an attempt; a run that
-has done it ENDED_MAX times is dead, and its handler, where another event's run died of it lately, is paused.
+"""Left behind: a run whose process ended. While workers die again and again nobody knows of whom, those that come next
+work on one run at a time: the one that such a worker leaves behind is the one that took its process with it. That puts
+it off, and costs no attempt; a run that has done it ENDED_MAX times is dead, and its handler, where another event's run
+died of it lately, is paused.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from consumer.work.outcome import Failed, ended_its_process
 
 ENDED_MAX: Final = 3
 """A process may end for a reason of its own, and again; three times in the same run's hands is no chance."""
+AGAIN_S: Final = 5.0
+"""When it is tried again: while the next worker still works on one run at a time, and others have gone first."""
 LATELY: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftBehind:
+class Verdict:
     """`outcome` of the attempt that nobody saw end. `is_habit`: the handler did it on another event, too."""
 
     outcome: Failed
     is_habit: bool = False
 
 
-async def judge(session: AsyncSession, run: ClaimedRun, now: datetime) -> LeftBehind:
-    """What becomes of a run that its worker left behind. Raises LedgerError."""
+async def judge(session: AsyncSession, run: ClaimedRun, now: datetime) -> Verdict:
+    """What becomes of a run that its worker left behind alone. Raises LedgerError."""
     times = await runs.ended_with(session, run) + 1
-    outcome = ended_its_process(run.handler, run.left_by or "", times, for_good=times >= ENDED_MAX)
-    if not outcome.failure.permanent:
-        return LeftBehind(outcome=outcome)
-    return LeftBehind(
-        outcome=outcome, is_habit=await dead.has_died_of(session, outcome.fingerprint, since=now - LATELY)
-    )
+    again_s = AGAIN_S if times < ENDED_MAX else None
+    outcome = ended_its_process(run.handler, run.left_by or "", times, again_s=again_s)
+    is_habit = again_s is None and await dead.has_died_of(session, outcome.fingerprint, since=now - LATELY)
+    return Verdict(outcome=outcome, is_habit=is_habit)

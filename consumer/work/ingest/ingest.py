@@ -145,10 +145,9 @@ class Ingest:
         arrived, refused = each_once([self._understood(record) for record in records])
         arrived = not_ahead(arrived, self._clock.now())
         stretch = stretch_of(records, loose)
-        if self._way is Way.TOGETHER or self.is_careful:
-            way = Way.SINGLY if self.is_careful else Way.TOGETHER
+        if self._way is Way.TOGETHER and not self.is_careful:
             try:
-                return await self._store(arrived, refused, way, stretch=stretch)
+                return await self._store(arrived, refused, Way.TOGETHER, stretch=stretch)
             except (LedgerError, LedgerBehind):
                 raise
             except Exception as error:  # noqa: BLE001 - whoever it was, the next way finds out
@@ -167,9 +166,13 @@ class Ingest:
         _, said = self._ahead.pop(id(record), (record, None))  # who is kept there keeps its id
         return said or understood(record, self._locators)
 
+    @property
+    def _apart(self) -> Way:
+        return Way.SINGLY if self.is_careful else Way.ISOLATED
+
     async def _take_apart(self, arrived: Sequence[Incoming], refused: Sequence[Refused], stretch: Stretch) -> Taken:
         try:
-            taken = await self._store(arrived, refused, Way.ISOLATED, stretch=stretch)
+            taken = await self._store(arrived, refused, self._apart, stretch=stretch)
         except (LedgerError, LedgerBehind):
             raise
         except Exception as error:  # noqa: BLE001 - savepoints did not help: one event at a time
@@ -189,7 +192,7 @@ class Ingest:
     async def _take_one(self, incoming: Incoming) -> Taken:
         event = incoming.event
         try:
-            return await self._store([incoming], [], Way.ISOLATED)
+            return await self._store([incoming], [], self._apart)
         except LedgerError:
             raise
         except Exception:  # noqa: BLE001 - nobody knows by whom: each handler is tried in a transaction of its own

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from consumer.app.upkeep.care import CARE_FOR_S, take_care, workers_die
+from consumer.app.upkeep.care import CARE_FOR_S, Care, workers_die
 from consumer.clock import DrivenClock
 from consumer.console.alarms.lives import GONE_AFTER
 from consumer.ledger import Database, processes
@@ -65,14 +65,16 @@ class Told:
         self.ways.append(is_careful)
 
 
-async def test_care_is_over_after_a_minute(database: Database) -> None:
+async def test_it_is_known_before_the_worker_begins_and_over_after_a_minute(database: Database) -> None:
     """One run at a time is slow; a worker that lives has nothing to find out."""
     await lived(database, "first", 4 * GONE_AFTER)
     await lived(database, "second", 2 * GONE_AFTER)
     told, clock = Told(), DrivenClock()
-    caring = asyncio.create_task(take_care(cast("Worker", told), database, clock, asyncio.Event()))
-    await eventually(lambda: clock.sleepers == 1)
+    care = Care(cast("Worker", told), database, clock)
+    await care.look()
     assert told.ways == [True]
+    caring = asyncio.create_task(care.run(asyncio.Event()))
+    await eventually(lambda: clock.sleepers == 1)
     clock.advance(CARE_FOR_S)
     await asyncio.wait_for(caring, 20)
     assert told.ways[-1] is False

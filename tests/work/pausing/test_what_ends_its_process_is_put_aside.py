@@ -1,11 +1,12 @@
 """A run whose process ends with it (a crash in C code, no memory, `os._exit`) is found out by working on one at a time,
-loses an attempt each time, and is dead after a few; the others go on, and a handler that does it again is paused."""
+is put off each time, and is dead after a few; the others go on, and a handler that does it again is paused."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
+import pytest
 from sqlalchemy import func, select
 
 from consumer.broker import Broker
@@ -18,7 +19,7 @@ from consumer.ledger.tables import AttemptRow, RunRow, RunStatus
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
-from consumer.work.dispatch.left_behind import ENDED_MAX, LATELY
+from consumer.work.dispatch.left_behind import AGAIN_S, ENDED_MAX, LATELY
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.registry import Registry
@@ -30,7 +31,7 @@ RUNS = RunRow.__table__
 CALLED: list[str] = []
 
 
-@handles("order.paid", name="test:ships", attempts=9)
+@handles("order.paid", name="test:ships", attempts=1)
 async def ships(event: Event, ctx: Context) -> None:
     """What ends its process never comes so far here: the one that dies is played by a claim that nobody ends."""
     CALLED.append(event.id)
@@ -55,9 +56,13 @@ class Scene:
             worker="lives",
             observe=lambda _: None,
             on_emitted=lambda: None,
-            on_deadly=self.deadly.append,
+            on_deadly=self._pause,
         )
         CALLED.clear()
+
+    def _pause(self, handler: str) -> None:
+        self.deadly.append(handler)
+        self.dispatcher.paused |= {handler}
 
     async def close(self) -> None:
         await self._executor.pool.close()
@@ -74,13 +79,21 @@ class Scene:
                 for one in found
             ], now)  # fmt: skip
 
-    async def die(self, times: int = 1) -> None:
-        """Workers take what is due, each a run, and are gone."""
-        for number in range(times):
-            async with self.database.transaction() as session:
-                await runs.claim(session, handler=self.handler.name, worker=f"dead-{number}", limit=1,
-                                 now=self.clock.now(), lease_s=CLAIM_LEASE_S)  # fmt: skip
-            self.clock.advance(CLAIM_LEASE_S + 1)
+    async def taken(self, worker: str, *, limit: int = 1, alone: bool = True) -> Sequence[runs.ClaimedRun]:
+        """A worker takes what is due."""
+        async with self.database.transaction() as session:
+            return await runs.claim(session, handler=self.handler.name, worker=worker, limit=limit,
+                                    now=self.clock.now(), lease_s=CLAIM_LEASE_S, alone=alone)  # fmt: skip
+
+    async def die(self, *, limit: int = 1, alone: bool = True) -> None:
+        """A worker takes what is due, and is gone."""
+        await self.taken("dead", limit=limit, alone=alone)
+        self.clock.advance(CLAIM_LEASE_S + 1)
+
+    async def look(self) -> None:
+        """The one that lives looks, and looks again when what was put off is due."""
+        await self.dispatcher.once()
+        self.clock.advance(AGAIN_S + 1)
 
     async def standing(self) -> list[tuple[str, str, int]]:
         """Each run: its event, how it stands, its attempts."""
@@ -101,88 +114,103 @@ async def _codes(database: Database) -> Sequence[str | None]:
     return [row.code for row in rows]
 
 
-async def test_a_death_costs_the_run_that_was_at_work_an_attempt(database: Database) -> None:
-    scene = Scene(database)
-    scene.dispatcher.is_careful = True
-    try:
-        await scene.come(1)
+@pytest.fixture
+async def scene(database: Database) -> AsyncIterator[Scene]:
+    """Its living worker goes as ever: what was left behind alone is known by its mark."""
+    found = Scene(database)
+    yield found
+    await found.close()
+
+
+async def test_a_death_puts_off_the_run_that_was_at_work_and_costs_no_attempt(scene: Scene) -> None:
+    await scene.come(1)
+    await scene.die()
+    await scene.look()
+    assert CALLED == []
+    assert await scene.standing() == [("evt_1", "retrying", 0)]
+    assert await _codes(scene.database) == [HandlerEndsProcess.code]
+    await scene.look()
+    assert await scene.standing() == [("evt_1", "succeeded", 1)]
+
+
+async def test_after_a_few_it_is_dead_and_the_others_go_on(scene: Scene) -> None:
+    await scene.come(1)
+    for _ in range(ENDED_MAX):
         await scene.die()
-        await scene.dispatcher.once()
-        assert CALLED == []
-        assert await scene.standing() == [("evt_1", "retrying", 1)]
-        assert await _codes(database) == [HandlerEndsProcess.code]
-        scene.clock.advance(3600)
-        await scene.dispatcher.once()
-        assert await scene.standing() == [("evt_1", "succeeded", 2)]
-    finally:
-        await scene.close()
+        await scene.look()
+    await scene.come(2)
+    await scene.look()
+    assert await scene.standing() == [("evt_1", "dead", 1), ("evt_2", "succeeded", 1)]
+    assert (CALLED, scene.deadly) == (["evt_2"], [])
+    async with scene.database.reading() as session:
+        [found] = await dead.search(session, dead.DeadFilter())
+    assert (found.code, found.handler) == (HandlerEndsProcess.code, "test:ships")
+    assert "last dead" in (found.reason or "")
 
 
-async def test_after_a_few_it_is_dead_and_the_others_go_on(database: Database) -> None:
-    scene = Scene(database)
-    scene.dispatcher.is_careful = True
-    try:
-        await scene.come(1)
+async def test_a_second_event_is_dead_too_and_pauses_the_handler(scene: Scene) -> None:
+    for number in (1, 2):
+        await scene.come(number)
         for _ in range(ENDED_MAX):
             await scene.die()
-            await scene.dispatcher.once()
-            scene.clock.advance(3600)
-        await scene.come(2)
-        await scene.dispatcher.once()
-        assert await scene.standing() == [("evt_1", "dead", ENDED_MAX), ("evt_2", "succeeded", 1)]
-        assert CALLED == ["evt_2"]
-        assert scene.deadly == []
-        async with database.reading() as session:
-            [found] = await dead.search(session, dead.DeadFilter())
-        assert (found.code, found.handler) == (HandlerEndsProcess.code, "test:ships")
-        assert "dead-0" in (found.reason or "")
-    finally:
-        await scene.close()
+            await scene.look()
+    assert scene.deadly == ["test:ships"]
+    assert [status for _, status, _ in await scene.standing()] == ["dead", "dead"]
+    scene.dispatcher.paused = frozenset()
+    scene.clock.advance(LATELY.total_seconds())
+    await scene.come(3)
+    for _ in range(ENDED_MAX):
+        await scene.die()
+        await scene.look()
+    assert scene.deadly == ["test:ships"], "what was long ago counts no more"
 
 
-async def test_a_second_event_pauses_the_handler(database: Database) -> None:
-    scene = Scene(database)
+async def test_who_worked_on_several_says_nothing_of_any(scene: Scene) -> None:
+    """Killed now and then, by whatever it was: all are begun again, and none has lost its only attempt."""
+    await scene.come(*range(20))
+    for _ in range(ENDED_MAX + 1):
+        await scene.die(limit=20, alone=False)
     scene.dispatcher.is_careful = True
-    try:
-        for number in (1, 2, 3):
-            await scene.come(number)
-            for _ in range(ENDED_MAX):
-                await scene.die()
-                await scene.dispatcher.once()
-                scene.clock.advance(120)
-            if number == 2:
-                assert scene.deadly == ["test:ships"]
-                scene.clock.advance(LATELY.total_seconds())
-        assert scene.deadly == ["test:ships"], "what was long ago counts no more"
-    finally:
-        await scene.close()
-
-
-async def test_who_is_not_careful_begins_it_again(database: Database) -> None:
-    """A kill now and then is nobody's fault."""
-    scene = Scene(database)
-    try:
-        await scene.come(1)
-        await scene.die(5)
+    for _ in range(20):
         await scene.dispatcher.once()
-        assert await scene.standing() == [("evt_1", "succeeded", 1)]
-    finally:
-        await scene.close()
+    assert {(status, attempts) for _, status, attempts in await scene.standing()} == {("succeeded", 1)}
+    assert await _codes(scene.database) == []
 
 
-async def test_a_claim_that_was_given_back_was_no_death(database: Database) -> None:
-    scene = Scene(database)
+async def test_a_success_counts_that_comes_after_its_claim_was_over(scene: Scene) -> None:
+    """The worker had only stood still."""
+    await scene.come(1)
+    [run] = await scene.taken("stands still")
+    scene.clock.advance(CLAIM_LEASE_S + 1)
+    await scene.dispatcher.once()
+    assert await scene.standing() == [("evt_1", "retrying", 0)]
+    async with scene.database.transaction() as session:
+        await runs.finish(session, [runs.Finish(run=run, status=RunStatus.SUCCEEDED, blocking=False, attempts=1)],
+                          worker="stands still", now=scene.clock.now())  # fmt: skip
+    scene.clock.advance(AGAIN_S + 1)
+    await scene.dispatcher.once()
+    assert (CALLED, await scene.standing()) == ([], [("evt_1", "succeeded", 1)])
+
+
+async def test_a_claim_that_was_given_back_was_no_death(scene: Scene) -> None:
+    await scene.come(1)
+    [run] = await scene.taken("stops")
+    async with scene.database.transaction() as session:
+        await runs.give_back(session, [run.id], worker="stops")
+    await scene.die(alone=False)
+    await scene.dispatcher.once()
+    assert await scene.standing() == [("evt_1", "succeeded", 1)]
+
+
+async def test_a_careful_worker_leaves_its_mark(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It claims one, and by the ledger it is told from all that others claim."""
+    await scene.come(1, 2)
     scene.dispatcher.is_careful = True
-    try:
-        await scene.come(1)
-        async with database.transaction() as session:
-            [taken] = await runs.claim(session, handler="test:ships", worker="stops", limit=1, now=scene.clock.now(),
-                                       lease_s=CLAIM_LEASE_S)  # fmt: skip
-            await runs.give_back(session, [taken.id], worker="stops")
-        await scene.dispatcher.once()
-        assert await scene.standing() == [("evt_1", "succeeded", 1)]
-    finally:
-        await scene.close()
+    monkeypatch.setattr(scene.dispatcher, "_start", lambda *_: None)  # it ends before its run does
+    await scene.dispatcher.once()
+    async with scene.database.reading() as session:
+        found = await session.execute(select(RUNS.c.claimed_by, RUNS.c.code).order_by(RUNS.c.seq))
+        assert [tuple(row) for row in found] == [("lives", runs.ALONE), (None, None)]
 
 
 async def test_careful_is_one_run_at_a_time_and_no_other_is_claimed(database: Database, broker: Broker) -> None:
