@@ -18,7 +18,6 @@ from consumer.console.invariants.service import LastObservations
 from consumer.errors import code_of
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import events
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import GaugeSeries, Metrics
 
@@ -34,9 +33,8 @@ REST_S = 0.02
 
 
 class Accounting:
-    """Looks at each application, an hour apart, and sooner while something is broken; also at those of which the ledger
-    has events and that are set up no more, as they were observed last. What two looks in a row find is told by
-    `status`: one alone may have met what is under way. `options`: each plugin's own, as the workers have them.
+    """Looks at each application, an hour apart, and sooner while something is broken. What two looks in a row find is
+    told by `status`: one alone may have met what is under way. `options`: each plugin's own, as the workers have them.
     """
 
     def __init__(
@@ -55,8 +53,11 @@ class Accounting:
         self._applications = applications
         self._options = options
         self._rest_s = rest_s
-        self._codes = dict[str, GaugeSeries]()
-        self._broken = dict[str, Condition]()
+        self._codes = {name: GaugeSeries(metrics.invariants_broken) for name in applications}
+        self._broken = {
+            name: Condition("invariants_broken", level="error", monotonic=clock.monotonic, application=name)
+            for name in applications
+        }
         self._before: dict[str, Report] = {}
         self._fails, self._why = 0, ""
 
@@ -71,7 +72,7 @@ class Accounting:
         while not await is_set_within(stop, wait_s):
             wait_s = LOOK_EVERY_S
             began, holds, failure = self._clock.monotonic(), True, None
-            for application in await self._all_there_are():
+            for application in self._applications:
                 try:
                     holds = await self.look(application) and holds
                 except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
@@ -79,15 +80,6 @@ class Accounting:
             self._note(failure, unknown)
             if failure is not None or not holds:
                 wait_s = min(LOOK_EVERY_S, max(AGAIN_S, SHARE * (self._clock.monotonic() - began)))
-
-    async def _all_there_are(self) -> Sequence[str]:
-        """Where the ledger cannot say which there were, the looks at the others say why."""
-        try:
-            async with self._database.reading() as session:
-                known = await events.applications(session)
-        except Exception:  # noqa: BLE001 - what only looks ends no role, whatever it meets
-            return self._applications
-        return [*self._applications, *(name for name in known if name not in self._applications)]
 
     async def look(self, application: str) -> bool:
         """Set the gauges; what is whole again goes back to 0. Whether all is as it should be. Raises LedgerError."""
@@ -121,18 +113,12 @@ class Accounting:
         application = found.application
         self._metrics.invariants_residual.labels(application).set(found.residual)
         self._metrics.invariants_checked_at.labels(application).set(self._clock.now().timestamp())
-        codes = self._codes.setdefault(application, GaugeSeries(self._metrics.invariants_broken))
-        codes.show({(application, code): count for code, count in found.broken.items()})
-        broken = self._broken.get(application)
-        if broken is None:
-            broken = self._broken[application] = Condition(
-                "invariants_broken", level="error", monotonic=self._clock.monotonic, application=application
-            )
+        self._codes[application].show({(application, code): count for code, count in found.broken.items()})
         if found.holds:
-            broken.over()
+            self._broken[application].over()
         else:  # something else that is broken is said at once
             code = " ".join(sorted(found.broken)) or "money_unexplained"
-            broken.lasts(code, residual_micro_usdc=found.residual, broken=dict(found.broken))
+            self._broken[application].lasts(code, residual_micro_usdc=found.residual, broken=dict(found.broken))
 
     async def _rest(self) -> None:
         await self._clock.sleep(self._rest_s)

@@ -42,6 +42,7 @@ from consumer.console.event_view import (
 )
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database, audit
+from consumer.ledger.engine.counting import each_of
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, runs
 from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter, EventKey, Found
@@ -196,7 +197,7 @@ async def owner(database: Database, event_id: str) -> str | None:
     """The application that has the event, be it set up or not; None where none has. Raises UsageError where several
     have one of this id."""
     async with database.reading() as session:
-        known = await events.applications(session)
+        known: Sequence[str] = await each_of(session, EventRow.__table__.c.application)
         found = [name for name in known if await events.get(session, name, event_id) is not None]
     if len(found) > 1:
         raise UsageError(

@@ -20,8 +20,9 @@ from consumer.console.invariants.report import Problem, Report, usdc
 from consumer.console.invariants.service import LastObservations, Service
 from consumer.errors import SettingsError
 from consumer.ledger import Database
+from consumer.ledger.engine.counting import each_of
 from consumer.ledger.engine.database_time import shared_clock, shared_time
-from consumer.ledger.handling import events
+from consumer.ledger.tables import EventRow
 from consumer.settings import Role, Settings
 
 SHOWN = 10
@@ -64,7 +65,7 @@ async def _checked(settings: Settings, application: str | None, shippers: Sequen
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(ledger(settings, whole=True))
         async with database.reading() as session:
-            now, kept = await shared_time(session), await events.applications(session)
+            now, kept = await shared_time(session), await each_of(session, EventRow.__table__.c.application)
         set_up = [one.name for one in settings.applications]
         former = [name for name in kept if name not in set_up and application in (None, name)]
         if not former:

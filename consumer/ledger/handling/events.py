@@ -135,12 +135,6 @@ async def about_how_many(session: AsyncSession) -> int:
     return max(COUNT_MAX, int(reckoned or 0))
 
 
-async def applications(session: AsyncSession) -> Sequence[str]:
-    """Those of which it has events, also those that are set up no more, by name."""
-    found: Sequence[str] = await each_of(session, _EVENTS.c.application)
-    return found
-
-
 async def last_recorded_at(session: AsyncSession) -> datetime | None:
     """When the newest event was recorded."""
     found: datetime | None = await session.scalar(select(_EVENTS.c.recorded_at).order_by(_EVENTS.c.seq.desc()).limit(1))

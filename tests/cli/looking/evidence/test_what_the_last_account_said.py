@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from consumer.app.alarms.accounting import Accounting, lasting
 from consumer.cli.looking.evidence.accounts import judge_accounts
 from consumer.cli.looking.status_finding import Grade
-from consumer.clock import DrivenClock, SystemClock
+from consumer.clock import DrivenClock
 from consumer.console.invariants import kept
 from consumer.console.invariants.kept import Account
 from consumer.console.invariants.report import Problem, Report
@@ -19,7 +18,6 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.telemetry.metrics import Metrics
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import NOW
 from tests.console.invariants.shop import Shop
-from tests.support.ports import eventually
 
 
 async def told(database: Database, later: timedelta = timedelta()) -> list[tuple[str, str]]:
@@ -59,28 +57,6 @@ async def test_a_console_that_begins_forgets_nothing_by_one_look(database: Datab
     assert before
     await Accounting(database, Metrics(), DrivenClock(NOW), ["default"], {}, rest_s=0).look("default")
     assert await told(database) == before
-
-
-# case: G8, O6
-async def test_an_application_that_is_set_up_no_more_is_looked_at_too(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`consumer invariants` said it; who looked at status and the alarms heard nothing."""
-    for name, seconds in (("FIRST_LOOK_S", 0.01), ("AGAIN_S", 0.01), ("SHARE", 0)):
-        monkeypatch.setattr(f"consumer.app.alarms.accounting.{name}", seconds)
-    await Shop(database).pays("pay_x", None, "1.00", subscription_id="sub_of_nobody")
-    metrics, stop = Metrics(), asyncio.Event()
-    accounting = Accounting(database, metrics, SystemClock(), ["shop"], {}, rest_s=0)
-    looks = asyncio.create_task(accounting.run(stop))
-
-    async def is_told() -> bool:
-        return any(text.startswith("default, as of ") for _, text in await told(database))
-
-    await eventually(is_told, what="of the application that was")
-    stop.set()
-    await looks
-    assert 'consumer_invariants_broken{application="default"' in metrics.render().decode()
-    assert 'consumer_invariants_checked_timestamp_seconds{application="shop"}' in metrics.render().decode()
 
 
 def report(*names: tuple[str, str]) -> Report:
