@@ -203,8 +203,7 @@ async def due(
     session: AsyncSession, now: datetime, limit: int, *, held: Container[tuple[str, str]] = ()
 ) -> Sequence[Row[Any]]:
     """What is to be published now, in the order it was emitted; with a long backlog, in that order among those that
-    are due for longest. Not those `held`, by application and key, however many they are. Rows of `OutboxRow`'s
-    columns."""
+    are due for longest. Not those `held`, by application and key. Rows of `OutboxRow`'s columns."""
     if held:
         return await _but_held(session, now, limit, held)
     rows = (await session.execute(_WHOLE, {"now": now, "most": limit})).all()

@@ -2,7 +2,7 @@
 
 Publish, then mark: after a crash in between the event goes out twice, which its deterministic id makes harmless.
 
-What a lowered limit refuses waits with all of its key, and nobody else does, however many there are. They are tried
+What a lowered limit refuses waits with all of its key, and nobody else does, for up to HELD_MAX keys. They are tried
 again in turn every few seconds, one key first and more for as long as none is refused: each refusal costs a producer.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select
@@ -22,6 +23,7 @@ from consumer.work.dispatch.dispatcher import Dispatcher
 from consumer.work.dispatch.left_behind import AGAIN_S, ENDED_MAX, LATELY
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
+from consumer.work.ingest.ingest import Ingest, Taken, Way
 from consumer.work.registry import Registry
 from tests.support.handling.projections import START
 from tests.support.ports import eventually
@@ -248,3 +250,26 @@ async def test_careful_is_one_run_at_a_time_and_no_other_is_claimed(database: Da
         await eventually(lambda: shop.all_succeeded(20), within_s=30)
     assert most == 1
     assert claimed == {1}
+
+
+async def test_careful_no_handler_is_called_with_a_batch_even_one_that_is_taken_apart(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = list[Way]()
+    whole = Ingest._store
+
+    async def odd(*given: Any, **options: Any) -> Taken:
+        _, arrived, _, way = given
+        if arrived:
+            ways.append(way)
+        if ways == [way]:
+            raise ValueError("the batch cannot be stored as one")
+        return await whole(*given, **options)
+
+    monkeypatch.setattr(Ingest, "_store", odd)
+    shop = Workshop(database, broker, [ships])
+    await shop.publish(*[order_paid(number) for number in range(3)])
+    async with shop.working() as worker:
+        worker.go_carefully(True)
+        await eventually(lambda: shop.all_succeeded(3), within_s=30)
+    assert (len(ways) > 1, set(ways)) == (True, {Way.SINGLY})
