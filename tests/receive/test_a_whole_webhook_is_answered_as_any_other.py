@@ -276,7 +276,7 @@ class Timed:
         return getattr(self._loop, name)
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="aiohttp begins a connection on the running loop only")
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="aiohttp begins a connection on the running loop only")
 async def test_an_idle_connection_ends_its_time_after_its_last_answer(
     recording: RecordingBroker, logs: io.StringIO
 ) -> None:
