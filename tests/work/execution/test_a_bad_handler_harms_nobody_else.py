@@ -27,6 +27,9 @@ from tests.work.workshop import Workshop, message, order_paid
 
 EVENTS = 300
 BLOCK_S = 2.0
+BUSY_S = 4.0
+"""What a machine that does other things may cost. Who waited for those that hang would wait for 19 s, for those that
+block 150."""
 
 Handles = Callable[..., Coroutine[Any, Any, None]]
 
@@ -103,8 +106,8 @@ async def test_hanging_and_blocking_cost_the_others_nothing(sqlite_ledger: Datab
           f"in another plugin, {harmed:.0f} in the same")  # fmt: skip
     assert blocked, "the blocking handler ran"
     # Another plugin has a loop of its own; in the same one the first block, until it is noticed, is shared.
-    assert elsewhere.seconds < alone.seconds * 2 + 1.5
-    assert together.seconds < alone.seconds * 2 + BLOCK_S + 1.5
+    assert elsewhere.seconds < alone.seconds * 2 + BUSY_S
+    assert together.seconds < alone.seconds * 2 + BLOCK_S + BUSY_S
     assert shop.figure("consumer_work_handler_blocked_total", handler="blocks") >= 1
 
 
@@ -250,7 +253,7 @@ async def test_it_stays_in_its_kafka_group(sqlite_ledger: Database, kafka_url: s
             assert len(await worker.lag()) == 3
             assert all(one.records == 0 for one in (await worker.lag()).values())
         # It blocks for 30 s; other plugins do not notice, its own loses the 3 s until it is given up.
-        assert elsewhere.seconds < alone.seconds * 2 + 1.5
+        assert elsewhere.seconds < alone.seconds * 2 + BUSY_S
         assert together.seconds < 25
         assert shop.figure("consumer_work_handler_blocked_total", handler="blocks") >= 1
     finally:
