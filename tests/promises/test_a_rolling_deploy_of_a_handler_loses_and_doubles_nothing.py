@@ -131,6 +131,7 @@ async def play(rollout: Rollout, address: str, old: ConsumerProcess, new: Consum
 
     new.spawn()
     await new.ready()
+    await eventually(lambda: takes_part(new), within_s=30, what="the new one has its share of the partitions")
     await send(address, during)
     noted = f"audit WHERE action = 'noted' AND reason IN {quoted(during)}"
     await eventually(lambda: counted(rollout, noted, len(during)), within_s=30, what="both take events")
@@ -140,6 +141,10 @@ async def play(rollout: Rollout, address: str, old: ConsumerProcess, new: Consum
     done = "runs WHERE handler LIKE 'shop:%' AND status = 'succeeded'"
     wanted = 3 * everything - len(before)  # the new handler has no history
     await eventually(lambda: counted(rollout, done, wanted), within_s=40, every_s=0.1, what="all is done")
+
+
+async def takes_part(worker: ConsumerProcess) -> bool:
+    return await worker.figure('consumer_work_rebalances_total{change="assigned"}') > 0
 
 
 async def counted(rollout: Rollout, what: str, wanted: int) -> bool:

@@ -83,6 +83,12 @@ class ConsumerProcess:
 
             await eventually(is_ready, within_s=within_s, every_s=every_s, what=f"{self.name} is ready")
 
+    async def figure(self, sample: str) -> float:
+        """What `/metrics` says of a sample, named with its labels as it stands there; 0 where it is not told yet."""
+        async with aiohttp.ClientSession() as http, http.get(self.addresses["internal_url"] + "/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        return next((float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] == sample), 0.0)
+
     def _announced(self) -> bool:
         self._check_alive()
         try:
