@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from sqlalchemy import (
     bindparam,
     column,
     func,
+    literal_column,
     select,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -49,6 +50,8 @@ MARKS = (range(0x1F, 0, -1), range(0x7F, 0xD800), range(0xE000, 0x110000))
 
 _BEFORE, _NULL = "_before", "_null"
 """Parameters: the marks before a text, and in place of none."""
+_ROWS = "_rows"
+NUL_IN_JSON = b"\\u0000"
 
 PACKED = b"\x00zlib\x00"
 PACKED_FROM_BYTES = 512
@@ -190,6 +193,30 @@ class _Many(TypeDecorator[Collection[Any]]):
         return orjson.dumps(given if process is None else [process(one) for one in given]).decode()
 
 
+class _Rows(TypeDecorator[Sequence[Sequence[Any]]]):
+    """Rows, given by columns of these types, in one parameter of SQLite: a JSON array for each."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kinds: tuple[TypeEngine[Any], ...]) -> None:
+        super().__init__()
+        self.kinds = kinds
+
+    def process_bind_param(self, value: Sequence[Sequence[Any]] | None, dialect: Dialect) -> str:
+        """What is sent. Raises ValueError for a text with a NUL, at which SQLite would end it."""
+        columns = [_processed(kind, column, dialect) for kind, column in zip(self.kinds, value or (), strict=True)]
+        document = orjson.dumps(list(zip(*columns, strict=True)))
+        if NUL_IN_JSON in document and any("\0" in one for column in columns for one in column if type(one) is str):
+            raise ValueError("a text with a NUL cannot be stored")
+        return document.decode()
+
+
+def _processed(kind: TypeEngine[Any], column: Sequence[Any], dialect: Dialect) -> Sequence[Any]:
+    process = kind.dialect_impl(dialect).bind_processor(dialect)
+    return column if process is None else [process(one) for one in column]
+
+
 class _Among(FunctionElement[bool]):
     """`column` is one of the values in one parameter."""
 
@@ -289,12 +316,12 @@ def unindexed(column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 class Given:
-    """Many rows of a table in one statement, sent as what `rows` makes of them. On PostgreSQL a parameter for each
-    column holds its values: the text is the same however many rows there are, so it is prepared once, and nothing is
-    built for each. SQLite has no arrays that may hold bytes: there it is a statement for one row, sent with many.
+    """Many rows of a table in one statement, sent as what `rows` makes of them. The text is the same however many rows
+    there are, so it is prepared once, and nothing is built for each: on PostgreSQL a parameter for each column holds
+    its values, on SQLite one JSON document holds the rows.
 
     Texts are sent joined and split by PostgreSQL: asyncpg looks at each item of an array in Python, which is half of
-    what sending rows costs.
+    what sending rows costs. Bytes are sent joined and cut by SQLite: JSON holds none.
 
     `names`: columns of the table; `more`: what else each row brings, and its type. `alike`: those of them that are the
     same in all rows, and sent once."""
@@ -312,31 +339,61 @@ class Given:
         self._alike = alike
         self._each = [name for name in self._types if name not in alike]
         self._texts = [name for name in self._each if isinstance(self._types[name], (String, Words))]
+        self._bytes = [name for name in self._each if isinstance(self._types[name], LargeBinary)]
 
     def insert(self, dialect: str, values: Values | None = None) -> PostgresInsert | SqliteInsert:
         """An INSERT of the rows, in their order. `values`: what more is set, given what a row brings."""
         columns = [name for name in self._types if name in self._table.c]
+        brought, number = self._unnested() if dialect == "postgresql" else self._unpacked()
+        set_too = values(brought) if values else {}
+        said = select(*[brought[name] for name in columns], *set_too.values()).order_by(number)
+        return insert_into(self._table, dialect).from_select([*columns, *set_too], said)
+
+    def rows(self, dialect: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What `insert` is sent with."""
+        each: dict[str, Any] = dict(zip(self._each, zip(*map(itemgetter(*self._each), rows), strict=True), strict=True))
+        alike = {name: rows[0][name] for name in self._alike}
         if dialect != "postgresql":
-            given = {name: bindparam(name, type_=kind) for name, kind in self._types.items()}
-            insert = insert_into(self._table, dialect)
-            return insert.values({**{name: given[name] for name in columns}, **(values(given) if values else {})})
+            return alike | _cut(each, self._bytes)
+        texts = {name: _storable(self._types[name], each[name]) for name in self._texts}
+        return each | _joined(texts) | alike
+
+    def _unnested(self) -> tuple[dict[str, ColumnElement[Any]], ColumnElement[int]]:
+        """What a row brings, and its number, on PostgreSQL."""
         # As text: a cast to VARCHAR(n) would cut what is too long, and nobody would hear of it.
         sent = {name: Text() if type(kind) is String else kind for name, kind in self._types.items()}
         rows = func.unnest(*[_split(name) if name in self._texts else _array(name, sent[name]) for name in self._each])
         typed = [column(name, sent[name]) for name in self._each]
         each_row = rows.table_valued(*typed, with_ordinality="nth").render_derived()
-        brought = dict(each_row.c) | {name: bindparam(name, type_=sent[name]) for name in self._alike}
-        set_too = values(brought) if values else {}
-        said = select(*[brought[name] for name in columns], *set_too.values()).order_by(each_row.c.nth)
-        return insert_into(self._table, dialect).from_select([*columns, *set_too], said)
+        return dict(each_row.c) | {name: bindparam(name, type_=sent[name]) for name in self._alike}, each_row.c.nth
 
-    def rows(self, dialect: str, rows: Sequence[Mapping[str, Any]]) -> Any:
-        """What `insert` is sent with."""
-        if dialect != "postgresql":
-            return rows
-        each: dict[str, Any] = dict(zip(self._each, zip(*map(itemgetter(*self._each), rows), strict=True), strict=True))
-        texts = {name: _storable(self._types[name], each[name]) for name in self._texts}
-        return each | _joined(texts) | {name: rows[0][name] for name in self._alike}
+    def _unpacked(self) -> tuple[dict[str, ColumnElement[Any]], ColumnElement[int]]:
+        """The same on SQLite."""
+        kinds = {name: Integer() if name in self._bytes else self._types[name] for name in self._each}
+        kinds |= {_length(name): Integer() for name in self._bytes}
+        rows = func.json_each(bindparam(_ROWS, type_=_Rows(tuple(kinds.values())))).table_valued("key", "value")
+        brought: dict[str, ColumnElement[Any]] = {
+            name: func.json_extract(rows.c.value, literal_column(f"'$[{place}]'"), type_=kind)
+            for place, (name, kind) in enumerate(kinds.items())
+        }
+        for name in self._bytes:
+            joined = bindparam(name, type_=LargeBinary())
+            brought[name] = func.substr(joined, brought[name], brought[_length(name)], type_=LargeBinary())
+        return brought | {name: bindparam(name, type_=self._types[name]) for name in self._alike}, rows.c.key
+
+
+def _length(name: str) -> str:
+    return f"{name}_length"
+
+
+def _cut(each: Mapping[str, Sequence[Any]], joined: Sequence[str]) -> dict[str, Any]:
+    """The rows by columns, and of columns of bytes (none is NULL) where in the joined bytes a row's begin, and how many
+    they are."""
+    rows, lengths = dict(each), {}
+    for name in joined:
+        lengths[_length(name)] = [len(one) for one in each[name]]
+        rows[name] = list(accumulate(lengths[_length(name)][:-1], initial=1))
+    return {_ROWS: list((rows | lengths).values())} | {name: b"".join(each[name]) for name in joined}
 
 
 def _array(name: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:

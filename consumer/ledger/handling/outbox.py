@@ -19,7 +19,6 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     Row,
-    String,
     Table,
     bindparam,
     case,
@@ -110,11 +109,7 @@ async def put(session: AsyncSession, emitted: Sequence[Emitted], now: datetime) 
     if all(one.by_log for one in emitted):
         await session.execute(_putting(dialect), _GIVEN.rows(dialect, rows))
         return ()
-    asked = [
-        {"by_log": one.by_log, "of_application": row["application"], "of_key": row["key"], "by_then": now}
-        for row, one in zip(rows, emitted, strict=True)
-    ]
-    given = [row | more for row, more in zip(rows, asked, strict=True)]
+    given = [row | {"by_log": one.by_log, "by_then": now} for row, one in zip(rows, emitted, strict=True)]
     done = await session.execute(_putting_some(dialect), _GIVEN_SOME.rows(dialect, given))
     return [row for row in done if not row.on_way]
 
@@ -137,8 +132,8 @@ def _on_way(row: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[An
         select(_BEFORE.c.seq)
         .where(
             _BEFORE.c.on_way,
-            _BEFORE.c.application == row["of_application"],
-            _BEFORE.c.key == row["of_key"],
+            _BEFORE.c.application == row["application"],
+            _BEFORE.c.key == row["key"],
             _BEFORE.c.not_before <= row["by_then"],
         )
         .limit(literal_column("1"))
@@ -150,10 +145,9 @@ def _on_way(row: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[An
 _NAMES = ("application", "event_id", "type", "key", "data", "not_before", "created_at", "cause", "handler", "plan",
           "traceparent")  # fmt: skip
 _GIVEN = Given(_OUTBOX, _NAMES, alike=["created_at"])
-# What is asked of a row stands there once more: SQLAlchemy numbers the parameters of many rows anew.
-_GIVEN_SOME = Given(_OUTBOX, _NAMES, {
-    "by_log": Boolean(), "of_application": String(), "of_key": String(), "by_then": _OUTBOX.c.not_before.type,
-}, alike=["created_at", "by_then"])  # fmt: skip
+_GIVEN_SOME = Given(
+    _OUTBOX, _NAMES, {"by_log": Boolean(), "by_then": _OUTBOX.c.not_before.type}, alike=["created_at", "by_then"]
+)
 
 
 def derived_event(row: Row[Any] | OutboxRow) -> Event:
