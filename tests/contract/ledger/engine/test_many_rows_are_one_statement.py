@@ -1,5 +1,5 @@
-"""Many rows go in by one statement, in their order, each as it would alone. Its text is the same for any number of them,
-so that it is prepared once."""
+"""Many rows go in by one statement, in their order, each as it would alone; it is the same one for any number of them,
+so it is prepared once."""
 
 from __future__ import annotations
 
