@@ -41,7 +41,8 @@ HANDLED_WITHIN_S = 60.0
 P99_WITHIN_S = 0.5
 FLAT_MIB = 32
 CACHE_MIB = 16
-"""SQLite's page cache, for each connection to log or ledger: it fills while the files grow. None on servers."""
+"""For each connection to log or ledger: SQLite's page cache and statements, and what malloc keeps for its thread. None
+on servers."""
 KEPT_BYTES = int(Settings.model_fields["unproved_max_bytes"].default)
 """Of waiting hints, and of the quarantine."""
 REAL_EVENT_BYTES = 16 * 1024
