@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import structlog
 
@@ -107,17 +107,16 @@ class PublishedIds:
     """The ids published a short while ago, which the workers may not have recorded yet. Bounded."""
 
     def __init__(self) -> None:
-        self._ids: dict[str, None] = {}
+        # To find the first of a dict takes the longer, the more were taken from before it.
+        self._ids: OrderedDict[str, None] = OrderedDict()
 
     def add(self, ids: Sequence[str]) -> None:
-        """Remember these; the oldest are forgotten, many at once: to find the first of a dict takes the longer, the
-        more were taken from before it."""
+        """Remember these; the oldest are forgotten."""
         for one in ids:
-            self._ids.pop(one, None)
             self._ids[one] = None
-        if (over := len(self._ids) - IDS_MAX) > IDS_MAX // 10:
-            for one in list(islice(self._ids, over)):
-                del self._ids[one]
+            self._ids.move_to_end(one)
+        while len(self._ids) > IDS_MAX:
+            self._ids.popitem(last=False)
 
     def __contains__(self, one: object) -> bool:
         return one in self._ids
