@@ -32,7 +32,7 @@ from consumer.columns import among, unindexed
 from consumer.ledger import audit, tables
 from consumer.ledger.engine.counting import COUNT_MAX, numbered
 from consumer.ledger.handling import handlers, lanes
-from consumer.ledger.handling.events import is_of_type
+from consumer.ledger.handling.events import EventKey, is_of_type
 from consumer.ledger.handling.lanes import RunId
 from consumer.ledger.handling.runs import these
 from consumer.ledger.tables import AttemptRow, DeadLetterRow, EventRow, RunRow, RunStatus
@@ -167,15 +167,20 @@ async def has_runs(session: AsyncSession, handler: str) -> bool:
     return found is not None
 
 
-async def has_died_of(session: AsyncSession, fingerprint: str, *, since: datetime | None = None) -> bool:
-    """Whether any of the last DEATHS_MAX deaths (`since` then) was of this kind, whatever became of it."""
+async def has_died_of(
+    session: AsyncSession, fingerprint: str, *, since: datetime | None = None, but: EventKey | None = None
+) -> bool:
+    """Whether any of the last DEATHS_MAX deaths (`since` then; `but` that event's) was of this kind, whatever became of
+    it."""
     span = await numbered(session, _LETTERS.c.id)
     if span is None:
         return False
-    lately = select(_LETTERS.c.fingerprint).where(_LETTERS.c.id > span.last - DEATHS_MAX)
+    columns = (_LETTERS.c.application, _LETTERS.c.event_id, _LETTERS.c.fingerprint)
+    lately = select(*columns).where(_LETTERS.c.id > span.last - DEATHS_MAX)
     if since is not None:
         lately = lately.where(_LETTERS.c.died_at >= since)
-    return fingerprint in set(await session.scalars(lately))
+    found = await session.execute(lately)
+    return any(kind == fingerprint and (application, event_id) != but for application, event_id, kind in found)
 
 
 # --- looking ---------------------------------------------------------------------------------------------------

@@ -44,11 +44,12 @@ from consumer.errors import HandlerEndsProcess
 from consumer.ledger.engine.chunks import grouped, matching
 from consumer.ledger.engine.counting import each_statement, up_to
 from consumer.ledger.handling import lanes
-from consumer.ledger.tables import REASON_CHARS, AttemptRow, HandlerRow, RunRow, RunStatus
+from consumer.ledger.tables import REASON_CHARS, AttemptRow, DeadLetterRow, HandlerRow, RunRow, RunStatus
 from consumer.retry import OnDead
 
 _RUNS: Table = RunRow.__table__
 _ATTEMPTS: Table = AttemptRow.__table__
+_LETTERS: Table = DeadLetterRow.__table__
 _HANDLERS: Table = HandlerRow.__table__
 _STILL_RETRYING = lanes.stands(RunStatus.RETRYING)
 _STILL_PARKED = lanes.stands(RunStatus.PARKED)
@@ -379,10 +380,14 @@ async def renew(session: AsyncSession, ids: Collection[RunId], *, worker: str, n
 
 
 async def ended_with(session: AsyncSession, run: ClaimedRun) -> int:
-    """In how many of its attempts the process ended."""
+    """In how many of its attempts the process ended; since it was redriven, where it was dead before."""
     same = [_ATTEMPTS.c[name] == getattr(run, name) for name in ("application", "event_id", "handler")]
     ended = _ATTEMPTS.c.code == HandlerEndsProcess.code
-    return await session.scalar(select(func.count()).select_from(_ATTEMPTS).where(*same, ended)) or 0
+    died = exists().where(
+        *[_LETTERS.c[name] == getattr(run, name) for name in ("application", "event_id", "handler")],
+        _LETTERS.c.died_at >= _ATTEMPTS.c.finished_at,
+    )
+    return await session.scalar(select(func.count()).select_from(_ATTEMPTS).where(*same, ended, ~died)) or 0
 
 
 async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: str) -> None:

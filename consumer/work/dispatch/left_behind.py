@@ -36,5 +36,7 @@ async def judge(session: AsyncSession, run: ClaimedRun, now: datetime) -> Verdic
     times = await runs.ended_with(session, run) + 1
     again_s = AGAIN_S if times < ENDED_MAX else None
     outcome = ended_its_process(run.handler, run.left_by or "", times, again_s=again_s)
-    is_habit = again_s is None and await dead.has_died_of(session, outcome.fingerprint, since=now - LATELY)
+    is_habit = again_s is None and await dead.has_died_of(
+        session, outcome.fingerprint, since=now - LATELY, but=(run.application, run.event_id)
+    )
     return Verdict(outcome=outcome, is_habit=is_habit)

@@ -167,6 +167,22 @@ async def test_a_second_event_is_dead_too_and_pauses_the_handler(scene: Scene) -
     assert scene.deadly == ["test:ships"], "what was long ago counts no more"
 
 
+async def test_a_dead_one_that_is_redriven_begins_anew(scene: Scene) -> None:
+    """It has all its deaths again, and is not another event to itself: one death more costs it little, and pauses
+    nobody."""
+    await scene.come(1)
+    for _ in range(2):
+        for _ in range(ENDED_MAX):
+            assert [status for _, status, _ in await scene.standing()] == ["retrying"]
+            await scene.die()
+            await scene.look()
+        assert [status for _, status, _ in await scene.standing()] == ["dead"]
+        async with scene.database.transaction() as session:
+            found = await dead.search(session, dead.DeadFilter())
+            await dead.redrive(session, found, by="me", reason="mended", now=scene.clock.now())
+    assert scene.deadly == []
+
+
 async def test_who_worked_on_several_says_nothing_of_any(scene: Scene) -> None:
     """Killed now and then, by whatever it was: all are begun again, and none has lost its only attempt."""
     await scene.come(*range(20))
