@@ -144,13 +144,14 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """What a claimed run becomes."""
+    """What a claimed run becomes. `held_until`: whenever it is due, nobody takes it before then."""
 
     run: ClaimedRun
     status: RunStatus
     blocking: bool
     attempts: int
     next_at: datetime | None = None
+    held_until: datetime | None = None
     code: str | None = None
     reason: str | None = None
     fingerprint: str | None = None
@@ -475,7 +476,7 @@ def _finish_values(done: Finish, now: datetime) -> dict[str, Any]:
         "fingerprint": done.fingerprint,
         "code_version": done.code_version,
         "claimed_by": None,
-        "claimed_until": None,
+        "claimed_until": done.held_until,
         "updated_at": now,
     }
 
@@ -621,14 +622,24 @@ async def put_off(session: AsyncSession, now: datetime) -> dict[str, PutOff]:
 
 async def failing(session: AsyncSession) -> frozenset[str]:
     """The handlers of which some run failed and is tried again. Looks at the PUT_OFF_LOOK of each that come next."""
+    return await _of_which_one(session, _FAILING)
+
+
+async def suspected(session: AsyncSession) -> frozenset[str]:
+    """The handlers of which a worker left some run behind alone. Looks as far as `failing`."""
+    return await _of_which_one(session, _SUSPECTED)
+
+
+async def _of_which_one(session: AsyncSession, stands_so: Select[Any]) -> frozenset[str]:
     wanting = list(await session.scalars(_HANDLERS_WITH[RunStatus.RETRYING]))
-    return frozenset([one for one in wanting if (await session.execute(_FAILING, {"handler": one})).first()])
+    return frozenset([one for one in wanting if (await session.execute(stands_so, {"handler": one})).first()])
 
 
-def _has_failed() -> Select[Any]:
+def _has_code(*codes: str) -> Select[Any]:
+    """One of these; any, where none is given."""
     waits = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler"))
     coming = select(_RUNS.c.code).where(*waits).order_by(_RUNS.c.next_at).limit(PUT_OFF_LOOK).subquery()
-    return select(coming.c.code).where(coming.c.code.is_not(None)).limit(1)
+    return select(coming.c.code).where(coming.c.code.in_(codes) if codes else coming.c.code.is_not(None)).limit(1)
 
 
 def _oldest_put_off() -> Select[Any]:
@@ -641,4 +652,5 @@ def _oldest_put_off() -> Select[Any]:
 
 
 _PUT_OFF = _oldest_put_off()
-_FAILING = _has_failed()
+_FAILING = _has_code()
+_SUSPECTED = _has_code(ALONE, HandlerEndsProcess.code)

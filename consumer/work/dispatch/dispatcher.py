@@ -109,6 +109,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._caught_up: set[str] = set()
         self._started = 0
+        self._began_s = clock.monotonic()
         self._is_stopping = False
         self._renewed_s = float("-inf")
         self._asked_s, self._patient_until_s = float("inf"), float("-inf")
@@ -211,9 +212,11 @@ class Dispatcher:
             await self._give_back_what_may_not_start()
             async with self._database.reading() as session:
                 due = await runs.next_due(session, self._over(now := self._clock.now()))
+                last = await runs.suspected(session) if self._lets_others_go_first() else frozenset()
             self._upcoming = [at for at in due.values() if at > now]
             self._caught_up = {one.name for one in self._registry.handlers if due.get(one.name, LATER) > now}
-            for _, name in sorted((at, name) for name, at in due.items() if at <= now and name not in self.paused):
+            ready = [(name in last, at, name) for name, at in due.items() if at <= now and name not in self.paused]
+            for *_, name in sorted(ready):
                 handler = self._registry.get(name)
                 if handler and (limit := self._wanted(handler, now)) > 0:
                     claimed += await self._claim_for(handler, limit)
@@ -224,6 +227,10 @@ class Dispatcher:
         else:
             self._unclaimed.over()
         return claimed
+
+    def _lets_others_go_first(self) -> bool:
+        """At first a careful worker takes what may well end it after all else: it may do it on every event."""
+        return self.is_careful and self._clock.monotonic() - self._began_s < left_behind.AGAIN_S
 
     def _over(self, now: datetime) -> datetime:
         """Claims that ended before then are over. Who could not ask for a while (the machine stood still, the ledger
@@ -310,8 +317,8 @@ class Dispatcher:
         self._claimed[run.id] = run
         self._started += 1
         self._unstored[run.handler] += 1
-        self._writer.add(conclude(handler, run, claimed.event, left.outcome, worker=run.left_by or "", started_at=now,
-                                  now=now))  # fmt: skip
+        result = conclude(handler, run, claimed.event, left.outcome, worker=run.left_by or "", started_at=now, now=now)
+        self._writer.add(left_behind.in_its_place(result))
         if left.is_habit:
             self._on_deadly(run.handler)
 

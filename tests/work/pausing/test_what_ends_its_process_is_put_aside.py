@@ -31,12 +31,18 @@ from tests.work.workshop import Workshop, order_paid
 
 RUNS = RunRow.__table__
 CALLED: list[str] = []
+RESTART_S = 5.0
 
 
 @handles("order.paid", name="test:ships", attempts=1)
 async def ships(event: Event, ctx: Context) -> None:
     """What ends its process never comes so far here: the one that dies is played by a claim that nobody ends."""
     CALLED.append(event.id)
+
+
+@handles("order.paid", name="test:bills")
+async def bills(event: Event, ctx: Context) -> None:
+    """Another, that does no harm."""
 
 
 class Scene:
@@ -46,21 +52,25 @@ class Scene:
         self.database = database
         self.clock = DrivenClock(START)
         self.deadly: list[str] = []
-        self.handler = _declared(ships)
+        self.handler, self.other = _declared(ships), _declared(bills)
         self._executor = Executor()
-        self.dispatcher = Dispatcher(
-            database=database,
-            registry=Registry([self.handler]),
+        self.dispatcher = self.worker("lives")
+        CALLED.clear()
+
+    def worker(self, name: str) -> Dispatcher:
+        """One of them."""
+        return Dispatcher(
+            database=self.database,
+            registry=Registry([self.handler, self.other]),
             contexts=Contexts(clock=self.clock),
             executor=self._executor,
             breakers=Breakers(),
             clock=self.clock,
-            worker="lives",
+            worker=name,
             observe=lambda _: None,
             on_emitted=lambda: None,
             on_deadly=self._pause,
         )
-        CALLED.clear()
 
     def _pause(self, handler: str) -> None:
         self.deadly.append(handler)
@@ -69,14 +79,14 @@ class Scene:
     async def close(self) -> None:
         await self._executor.pool.close()
 
-    async def come(self, *numbers: int) -> None:
+    async def come(self, *numbers: int, handler: Handler | None = None) -> None:
         """Runs for these, that nobody has begun."""
-        found = [order_paid(number) for number in numbers]
+        found, name = [order_paid(number) for number in numbers], (handler or self.handler).name
         now = self.clock.now()
         async with self.database.transaction() as session:
             new = await events.record(session, found, now)
             await runs.add(session, [
-                runs.Run(application=one.application, event_id=one.id, handler=self.handler.name, key=one.key,
+                runs.Run(application=one.application, event_id=one.id, handler=name, key=one.key,
                          seq=new[one.application, one.id], status=RunStatus.RETRYING, blocking=True, next_at=now)
                 for one in found
             ], now)  # fmt: skip
@@ -165,6 +175,44 @@ async def test_a_second_event_is_dead_too_and_pauses_the_handler(scene: Scene) -
         await scene.die()
         await scene.look()
     assert scene.deadly == ["test:ships"], "what was long ago counts no more"
+
+
+async def test_one_that_does_it_on_every_event_is_paused_however_many_wait(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever a careful worker begins, it dies of. More come all the time, and the same few are tried again."""
+    begun = list[str]()
+    monkeypatch.setattr(Dispatcher, "_start", lambda _, __, claimed: begun.append(claimed.run.event_id))
+    await scene.come(*range(1, 31))
+    for number in range(40):
+        worker, died = scene.worker(f"worker-{number}"), len(begun)
+        worker.is_careful = True
+        await scene.come(100 + number)
+        while await worker.once() and len(begun) == died:
+            pass
+        if scene.deadly:
+            break
+        scene.clock.advance(RESTART_S)
+    assert scene.deadly == ["test:ships"]
+    assert [event for event, status, _ in await scene.standing() if status == "dead"] == ["evt_1", "evt_2"]
+    assert len(set(begun)) < 15, "as many as die while the first is held"
+
+
+async def test_other_handlers_go_first(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though what may be deadly is due for longer; but not for ever, where others come without end."""
+    begun = list[str]()
+    monkeypatch.setattr(Dispatcher, "_start", lambda _, handler, __: begun.append(handler.name))
+    await scene.come(1, 2)
+    await scene.die()
+    await scene.come(3, handler=scene.other)
+    for young in (True, False):
+        worker = scene.worker(f"young: {young}")
+        worker.is_careful = True
+        if not young:
+            scene.clock.advance(AGAIN_S)
+            await worker.once()  # of the one that was left behind it says so
+        await worker.once()
+    assert begun == [scene.other.name, scene.handler.name]
 
 
 async def test_a_dead_one_that_is_redriven_begins_anew(scene: Scene) -> None:
