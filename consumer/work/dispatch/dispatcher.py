@@ -145,6 +145,19 @@ class Dispatcher:
             if mine := [one for one in claimed if one.run.handler == handler.name]:
                 self._take(handler, mine)
 
+    async def keeps_up(self, stop: asyncio.Event) -> None:
+        """While it goes carefully: until nothing waits for it, or `stop`. What is taken from the log before then is
+        tried one by one, long after care is over."""
+        while self.is_careful and not stop.is_set() and self._is_behind():
+            await rest(self._clock, RETRY_S, stop)
+
+    def _is_behind(self) -> bool:
+        held = {
+            one.name for one in self._registry.handlers if one.name in self.paused or self._breakers.is_open(one.name)
+        }
+        waits = {one.name for one in self._registry.handlers} - self._caught_up - held
+        return self._unstored.total() > 0 or bool(waits)
+
     def go_singly(self, handler: str) -> None:
         """The handler harmed those it shared a worker with: one run of it at a time, until one succeeds."""
         self._hung.add(handler)

@@ -100,6 +100,7 @@ class PollLoop:
         try:
             await self._join(subscription, stop)
             while not stop.is_set():
+                await self._dispatcher.keeps_up(stop)
                 await self._poll(subscription, stop)
         finally:
             over()

@@ -11,13 +11,14 @@ import pytest
 from sqlalchemy import func, select
 
 from consumer.broker import Broker
-from consumer.clock import DrivenClock
+from consumer.clock import Clock, DrivenClock, rest
 from consumer.errors import HandlerEndsProcess
 from consumer.ledger import Database
 from consumer.ledger.handling import dead, events, runs
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import AttemptRow, RunRow, RunStatus
 from consumer.plugin import Context, Event, Handler, declared, handles
+from consumer.work.dispatch import dispatcher
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
 from consumer.work.dispatch.left_behind import AGAIN_S, ENDED_MAX, LATELY
@@ -25,13 +26,15 @@ from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor
 from consumer.work.ingest.ingest import Ingest, Taken, Way
 from consumer.work.registry import Registry
+from consumer.work.worker import WorkerConfig
 from tests.support.handling.projections import START
 from tests.support.ports import eventually
-from tests.work.workshop import Workshop, order_paid
+from tests.work.workshop import TOPIC, Workshop, order_paid
 
 RUNS = RunRow.__table__
 CALLED: list[str] = []
 RESTART_S = 5.0
+BATCH = 4
 
 
 @handles("order.paid", name="test:ships", attempts=1)
@@ -337,3 +340,32 @@ async def test_careful_no_handler_is_called_with_a_batch_even_one_that_is_taken_
         worker.go_carefully(True)
         await eventually(lambda: shop.all_succeeded(3), within_s=30)
     assert (len(ways) > 1, set(ways)) == (True, {Way.SINGLY})
+
+
+async def test_careful_what_is_not_worked_on_yet_stays_in_the_log(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is taken is tried one by one, long after care is over; what lies in the log is taken by hundreds then."""
+    most, waits, home = 0, asyncio.Event(), asyncio.get_running_loop()
+
+    async def rested(clock: Clock, seconds: float, stop: asyncio.Event) -> None:
+        waits.set()
+        await rest(clock, seconds / 10, stop)
+
+    async def count() -> bool:
+        nonlocal most
+        most = max(most, len([status for status in await shop.statuses() if status == "retrying"]))
+        return waits.is_set() or most > 3 * BATCH
+
+    @handles("order.paid", name="test:counts")
+    async def counts(event: Event, ctx: Context) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(eventually(count), home))
+
+    monkeypatch.setattr(dispatcher, "rest", rested)
+    shop = Workshop(database, broker, [counts], config=WorkerConfig(topic=TOPIC, drain_s=5, batch=BATCH))
+    await shop.publish(*[order_paid(number) for number in range(10 * BATCH)])
+    async with shop.working() as worker:
+        worker.go_carefully(True)
+        await eventually(waits.is_set)
+        await eventually(lambda: shop.all_succeeded(10 * BATCH), within_s=60)
+    assert most <= 3 * BATCH
