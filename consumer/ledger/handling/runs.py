@@ -343,9 +343,9 @@ _GIVEN = and_(
 )
 _SET = update(_RUNS).where(_GIVEN)
 _SET_OURS = _SET.where(_RUNS.c.claimed_by == bindparam("b_worker"))
-_GIVE_BACK = _SET_OURS.values(
-    claimed_by=null(), claimed_until=null(), code=case((_IS_ALONE, null()), else_=_RUNS.c.code)
-)
+_NOT_ALONE = case((_IS_ALONE, null()), else_=_RUNS.c.code)
+_GIVE_BACK = _SET_OURS.values(claimed_by=null(), claimed_until=null(), code=_NOT_ALONE)
+_RENEW_NOT_ALONE = _SET_OURS.values(claimed_until=bindparam("claimed_until"), code=_NOT_ALONE)
 _SET_RETRYING = _SET.where(_STILL_RETRYING)
 _CLAIM_NEW = (
     _SET.where(_STILL_RETRYING, *_is_due(bindparam("b_handler")), _RUNS.c.event_id == _HEAD)
@@ -374,10 +374,13 @@ async def _set(
         await session.execute(statement, {**given, **values})
 
 
-async def renew(session: AsyncSession, ids: Collection[RunId], *, worker: str, now: datetime, lease_s: float) -> None:
-    """Keep this worker's claims for another `lease_s` seconds."""
+async def renew(
+    session: AsyncSession, ids: Collection[RunId], *, worker: str, now: datetime, lease_s: float, alone: bool = False
+) -> None:
+    """Keep this worker's claims for another `lease_s` seconds. `alone`: see `claim`; else one that was is no longer."""
     until = now + timedelta(seconds=lease_s)
-    await _set(session, ids, {"claimed_until": until, "b_worker": worker}, _SET_OURS)
+    statement = _SET_OURS if alone else _RENEW_NOT_ALONE
+    await _set(session, ids, {"claimed_until": until, "b_worker": worker}, statement)
 
 
 async def ended_with(session: AsyncSession, run: ClaimedRun) -> int:

@@ -202,7 +202,12 @@ class Dispatcher:
             began_s = self._clock.monotonic()
             async with self._database.transaction() as session:
                 await runs.renew(
-                    session, list(self._claimed), worker=self._worker, now=self._clock.now(), lease_s=CLAIM_LEASE_S
+                    session,
+                    list(self._claimed),
+                    worker=self._worker,
+                    now=self._clock.now(),
+                    lease_s=CLAIM_LEASE_S,
+                    alone=self.is_careful,
                 )
             self._renewed_s = began_s
 

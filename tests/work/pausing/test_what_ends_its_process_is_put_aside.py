@@ -282,6 +282,24 @@ async def test_a_careful_worker_leaves_its_mark(scene: Scene, monkeypatch: pytes
         assert [tuple(row) for row in found] == [("lives", runs.ALONE), (None, None)]
 
 
+async def test_a_mark_ends_with_care(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that takes longer is not alone any more: others have begun, and one of those may end the process."""
+    await scene.come(1)
+    worker = scene.worker("goes on")
+    monkeypatch.setattr(worker, "_start", lambda *_: None)
+    worker.is_careful = True
+    await worker.once()
+    for is_careful, code in ((True, runs.ALONE), (False, None)):
+        worker.is_careful = is_careful
+        await worker.renew_claims()
+        async with scene.database.reading() as session:
+            found = await session.execute(select(RUNS.c.claimed_by, RUNS.c.code))
+            assert [tuple(row) for row in found] == [("goes on", code)]
+    scene.clock.advance(CLAIM_LEASE_S + 1)
+    await scene.dispatcher.once()
+    assert await scene.standing() == [("evt_1", "succeeded", 1)]
+
+
 async def test_careful_is_one_run_at_a_time_and_no_other_is_claimed(database: Database, broker: Broker) -> None:
     at_once, most, claimed, gate = 0, 0, set[int](), asyncio.Event()
 
