@@ -106,7 +106,10 @@ async def _cancelled_by_sigterm(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """An event that SIGTERM and SIGINT set, if they are for this process and not for one that a handler forked."""
+    from consumer.runtime.forks import leave_forks_alone
+
+    leave_forks_alone()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -29,6 +29,7 @@ from consumer.cli.bootstrap import at_sandbox
 from consumer.cli.developing.reload.version import Version, version_of
 from consumer.clock import SystemClock
 from consumer.errors import ConsumerError, SettingsError
+from consumer.runtime.forks import leave_forks_alone
 from consumer.settings import Role, Settings, load_settings
 from consumer.telemetry.logs import configure_logging
 
@@ -61,6 +62,7 @@ class Candidate:
         """Be told to load, then to work, then to end."""
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(self._orders), sys.stdin)
+        leave_forks_alone()
         loop.add_signal_handler(signal.SIGTERM, self._stop.set)
         self._tell({"ready": True})
         if (order := await self._order()) is None:
