@@ -74,6 +74,8 @@ def run(arguments: list[str]) -> int:
     configure_logging(_early_level(), one_shot=True)
     if any("\ud800" <= letter <= "\udfff" for argument in arguments for letter in argument):
         return _refused("an argument is not UTF-8")
+    if _is_nowhere():
+        return _refused("the current folder was removed; change to one that is there")
     try:
         result = _tree(arguments)(arguments, standalone_mode=False)
     except typer.Exit as ended:
@@ -148,6 +150,15 @@ def _early_level() -> str:
     from consumer.settings.fields import LogLevel
 
     return wanted if wanted in get_args(LogLevel) else "info"
+
+
+def _is_nowhere() -> bool:
+    """Whether no relative path leads anywhere: that of the ledger may be one."""
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib is not loaded
+    except OSError:
+        return True
+    return False
 
 
 def _refused(why: str) -> int:

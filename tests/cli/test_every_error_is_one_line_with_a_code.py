@@ -235,3 +235,13 @@ def test_an_error_that_names_what_others_wrote_stays_one_line(desk: Desk) -> Non
     done = desk.call("doctor", "--application", "a\n\x1b[2Jb")
     assert _is_one_line(done.stderr, "usage"), done.stderr
     assert "\x1b" not in done.stderr
+
+
+def test_a_folder_that_was_removed_leads_nowhere(tmp_path: Path) -> None:
+    """As under a shell, or a timer, that stands where a release was cleared away."""
+    gone = ["sh", "-c", 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"', str(tmp_path / "gone")]
+    words = [*gone, sys.executable, "-m", "consumer", "events", "list"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert _is_one_line(done.stderr, "usage"), done.stderr
+    assert "folder was removed" in done.stderr
