@@ -110,7 +110,7 @@ class OutputUnwritable(ConsumerError):
 
 
 class Terminated(ConsumerError):
-    """The command was ended by SIGTERM; what it had done until then stays done."""
+    """The command was ended by a signal; what it had done until then stays done."""
 
     code = "terminated"
 

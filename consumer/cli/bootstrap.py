@@ -71,8 +71,8 @@ def settings_looking() -> Settings:
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to its end on uvloop. SIGTERM cancels it as SIGINT does, so that it tidies up: a lease is given back at once
-    (case B26). Raises Terminated then. A role asks for `stop_on_signals` instead."""
+    """Run to its end on uvloop. SIGTERM and SIGHUP cancel it as SIGINT does, so that it tidies up: a lease is given
+    back at once (case B26). Raises Terminated then. A role asks for `stop_on_signals` instead."""
     return uvloop.run(_leaving_threads(_cancelled_by_sigterm(coroutine)))
 
 
@@ -96,7 +96,8 @@ async def _cancelled_by_sigterm(coroutine: Coroutine[Any, Any, T]) -> T:
             terminated = True
             task.cancel()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    for number in _ends():
+        asyncio.get_running_loop().add_signal_handler(number, terminate)
     try:
         return await coroutine
     except asyncio.CancelledError as error:
@@ -106,15 +107,22 @@ async def _cancelled_by_sigterm(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def stop_on_signals() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set, if they are for this process and not for one that a handler forked."""
+    """An event that SIGTERM, SIGINT and SIGHUP set, if they are for this process, and not for one that it forked."""
     from consumer.runtime.forks import leave_forks_alone
 
     leave_forks_alone()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGINT, *_ends()):
         loop.add_signal_handler(number, stop.set)
     return stop
+
+
+def _ends() -> list[signal.Signals]:
+    """What ends a process in good order, beside Ctrl-C: SIGHUP, too, which is a terminal that was closed, or a
+    connection to it that broke. Under `nohup`, which ignores that, a process goes on."""
+    hung_up = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, *hung_up]
 
 
 async def end_by_input(process: asyncio.subprocess.Process, within_s: float) -> bool:

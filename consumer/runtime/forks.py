@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 
 OPEN_FILES = "/dev/fd"
-ENDING = frozenset({signal.SIGTERM, signal.SIGINT})
+ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 _before = threading.local()
 

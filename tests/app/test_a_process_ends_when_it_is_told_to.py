@@ -10,6 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from consumer.cli.bootstrap import run
 from tests.support.merchant.plugin import install_plugin
 from tests.support.process import command
@@ -20,6 +22,28 @@ HANGS = """
 import threading
 
 threading.Thread(target=threading.Event().wait).start()
+"""
+HANGS_UP = """
+import asyncio, os, signal, sys
+from consumer.cli.bootstrap import run, stop_on_signals
+from consumer.errors import Terminated
+
+async def process(what):
+    stop = stop_on_signals() if what == "role" else asyncio.Event()
+    os.kill(os.getpid(), signal.SIGHUP)
+    if what == "nohup":
+        os.kill(os.getpid(), signal.SIGTERM)
+    await stop.wait()
+
+what = sys.argv[1]
+if what == "nohup":
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+try:
+    run(process(what))
+    print("drained")
+except Terminated:
+    print("tidied up")
+print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
 """
 
 
@@ -66,3 +90,14 @@ def test_a_call_that_hangs_in_a_thread_keeps_no_loop_from_its_end() -> None:
     run(role())
     assert not over.is_set()
     goes_on.set()
+
+
+# case: B26
+@pytest.mark.parametrize(
+    ("what", "told"), [("role", "drained"), ("command", "tidied up"), ("nohup", "tidied up")], ids=lambda one: one
+)
+def test_a_terminal_that_is_closed_ends_it_in_good_order(what: str, told: str) -> None:
+    """It was killed: its lease ran out by itself, and what it was at work on counted as a death."""
+    words = [sys.executable, "-c", HANGS_UP, what]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == [told, str(what == "nohup")], done.stderr

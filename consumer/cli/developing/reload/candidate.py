@@ -147,7 +147,8 @@ async def _run(told: IO[bytes]) -> None:
 
 def main() -> int:
     """The exit code. Whatever a plugin prints goes to stderr: stdout is for the answers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal; the first one decides
+    for number in (signal.SIGINT, signal.SIGHUP):  # they reach every process of a terminal; the first one decides
+        signal.signal(number, signal.SIG_IGN)
     told = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     try:
