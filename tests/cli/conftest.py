@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -28,6 +29,12 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def desk(environ: dict[str, str]) -> Desk:
     """The same, called in this process."""
     return Desk(environ)
+
+
+@pytest.fixture
+def upgraded(environ: dict[str, str], sqlite_template: Path) -> None:
+    """The ledger has its tables, as after `consumer db upgrade`, which takes longer than most of what is typed then."""
+    shutil.copyfile(sqlite_template, environ["CONSUMER_DATABASE_URL"].partition("///")[2])
 
 
 @pytest.fixture

@@ -20,9 +20,8 @@ from tests.support.handling.projections import said
 
 
 @pytest.fixture
-def shop(desk: Desk, environ: dict[str, str]) -> Desk:
+def shop(desk: Desk, environ: dict[str, str], upgraded: None) -> Desk:
     """Orders `order`, `A-1` and `-dash` are paid."""
-    assert desk.call("db", "upgrade").returncode == 0
     path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
     with sqlite3.connect(path) as database:
         made = "INSERT INTO fulfilment_order (application, order_id, observed_version, paid_at) VALUES (?, ?, 0, ?)"
@@ -160,8 +159,8 @@ def test_an_application_that_is_not_set_up_is_no_empty_answer(shop: Desk, words:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_a_kind_without_an_id(desk: Desk) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
     done = desk.call("explain", "subscription")
     assert done.returncode == 2
     assert "nothing is named subscription; consumer explain subscription takes an id" in done.stderr

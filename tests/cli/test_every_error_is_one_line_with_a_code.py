@@ -121,8 +121,8 @@ def test_a_file_that_is_no_database(desk: Desk, tmp_path: Path) -> None:
     assert "internal" not in done.stderr
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_what_a_database_refuses_is_named_by_its_own_code(desk: Desk, tmp_path: Path) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
     with sqlite3.connect(tmp_path / "consumer.db") as database:
         database.execute("CREATE TRIGGER no BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'their words'); END")
     database.close()
@@ -147,8 +147,8 @@ def test_the_line_says_what_mends_it(desk: Desk, tmp_path: Path) -> None:
     assert "runs" not in listed.stdout, "nobody knows that they run"
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_an_event_nobody_knows(desk: Desk) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
     done = desk.call("events", "show", "evt_none")
     assert done.returncode == 1
     assert _is_one_line(done.stderr, "not_found"), done.stderr
@@ -167,9 +167,9 @@ def test_an_event_nobody_knows(desk: Desk) -> None:
         (["access.held", "a customer nobody has seen"], "usage", "this needs --yes"),
     ],
 )
+@pytest.mark.usefixtures("upgraded")
 def test_a_word_is_looked_at_before_anybody_is_asked(desk: Desk, words: list[str], code: str, told: str) -> None:
     # case: A42, F37
-    assert desk.call("db", "upgrade").returncode == 0
     done = desk.call("say", *words, "--reason", "support")
     assert done.returncode == (1 if code == "not_found" else 2)
     assert _is_one_line(done.stderr, code), done.stderr

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
+import pytest
+
 from consumer.app import App
 from consumer.cli.developing.dev import SandboxTime, Timekeeper
 from consumer.ledger import Database, processes
@@ -17,10 +19,10 @@ HANDLER = "fulfilment:order_paid"
 MINUTE = timedelta(minutes=1)
 
 
+@pytest.mark.usefixtures("upgraded")
 async def test_who_types_a_command_lives_in_the_simulators_time(environ: dict[str, str]) -> None:
     desk, clock, stop = Desk(environ), SandboxClock(), asyncio.Event()
     database = Database(environ["CONSUMER_DATABASE_URL"])
-    assert (await asyncio.to_thread(desk.call, "db", "upgrade")).returncode == 0
 
     async def is_ready() -> bool:
         async with database.reading() as session:

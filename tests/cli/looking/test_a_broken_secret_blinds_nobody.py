@@ -22,8 +22,8 @@ from consumer.sync.reconcile import state as reconcile
 from tests.support.desk import Desk
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_status_and_lists_answer_beside_a_secret_that_cannot_be_read(desk: Desk, tmp_path: Path) -> None:
-    desk.call("db", "upgrade")
     broken = {
         "SVC_APP_SECRET_FILE": str(tmp_path / "nowhere"),
         "SVC_APP_ID": "svc_app_1",
@@ -57,8 +57,8 @@ def test_status_and_lists_answer_beside_a_secret_that_cannot_be_read(desk: Desk,
         ("invariants",),
     ],
 )
+@pytest.mark.usefixtures("upgraded")
 def test_what_needs_the_ledger_alone_needs_no_secret(desk: Desk, tmp_path: Path, words: tuple[str, ...]) -> None:
-    desk.call("db", "upgrade")
     whole = desk.call(*words)
     (tmp_path / "empty").write_text("")
     credentials = {"SVC_APP_ID": "svc_app_1", "SVC_BASE_URL": "http://127.0.0.1:1"}
@@ -68,8 +68,8 @@ def test_what_needs_the_ledger_alone_needs_no_secret(desk: Desk, tmp_path: Path,
     assert done.stderr.splitlines()[1:] == whole.stderr.splitlines(), "it is said once"
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_doctor_tells_of_it_and_examines_the_rest(desk: Desk, tmp_path: Path) -> None:
-    desk.call("db", "upgrade")
     (tmp_path / "empty").write_text("")
     credentials = {"SVC_APP_ID": "svc_app_1", "SVC_BASE_URL": "http://127.0.0.1:1"}
     done = desk.call("doctor", "--json", SVC_APP_SECRET_FILE=str(tmp_path / "empty"), **credentials)
@@ -106,9 +106,9 @@ def keep(environ: Mapping[str, str], walk: str, state: Mapping[str, Any]) -> Non
     asyncio.run(kept())
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_credentials_that_the_service_refuses_sync(desk: Desk, environ: dict[str, str]) -> None:
     # case: O3
-    desk.call("db", "upgrade")
     now = datetime.now(UTC)
     said = {"since": now.isoformat(), "said": now.isoformat()}
     for code in sorted(REFUSED):
@@ -117,9 +117,9 @@ def test_credentials_that_the_service_refuses_sync(desk: Desk, environ: dict[str
         assert (exit_code, codes["credentials_refused"]) == (2, "stuck")
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_a_late_walk_a_gap_silence_and_a_brake(desk: Desk, environ: dict[str, str]) -> None:
     # case: O1, B13
-    desk.call("db", "upgrade")
     long_ago = (datetime.now(UTC) - timedelta(hours=2)).isoformat()
     keep(environ, bookmark.WALK, {"walked_at": long_ago})
     keep(environ, silence.WALK, {"silent_since": long_ago, "gap_at": long_ago})
@@ -129,14 +129,14 @@ def test_a_late_walk_a_gap_silence_and_a_brake(desk: Desk, environ: dict[str, st
     assert codes["retention_gap"] == "stuck"
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_where_nothing_was_kept_nobody_meant_to_read(desk: Desk) -> None:
-    desk.call("db", "upgrade")
     _, codes, read = found(desk)
     assert (codes, read) == ({}, [])
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_a_role_that_is_gone_is_told_what_keeps_it_from_coming_back(desk: Desk) -> None:
-    desk.call("db", "upgrade")
     secretless = {"SVC_BASE_URL": "http://127.0.0.1:1", "SVC_APP_ID": "svc_app_1", "CONSUMER_EXPECT": "sync"}
     whole = {**secretless, "SVC_APP_SECRET": "svc_sk_live_" + "x" * 20}
     for environ, is_told in ((whole, False), (secretless, True)):

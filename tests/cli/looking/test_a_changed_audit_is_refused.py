@@ -123,9 +123,8 @@ def test_a_tail_that_was_written_anew_is_shown_by_an_anchor() -> None:
 
 
 @pytest.fixture
-def noted(desk: Desk, environ: dict[str, str]) -> str:
+def noted(desk: Desk, environ: dict[str, str], upgraded: None) -> str:
     """A ledger in which something was noted and planned."""
-    assert desk.call("db", "upgrade").returncode == 0
     url = environ["CONSUMER_DATABASE_URL"]
 
     async def write() -> None:
@@ -141,9 +140,8 @@ def noted(desk: Desk, environ: dict[str, str]) -> str:
     return url
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_an_events_id_is_shown_as_what_it_is(desk: Desk, environ: dict[str, str]) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
-
     async def write() -> None:
         database = Database(environ["CONSUMER_DATABASE_URL"])
         async with database.transaction() as session:

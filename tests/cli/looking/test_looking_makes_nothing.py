@@ -76,8 +76,8 @@ def test_the_list_of_handlers_needs_no_database(desk: Desk, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_status_leaves_a_log_that_is_not_there_unmade(desk: Desk, tmp_path: Path) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
     done = desk.call("status")
     assert done.returncode == 2
     assert "[topics_missing]" in done.stdout

@@ -21,8 +21,7 @@ LOOKING = (
 
 
 @pytest.fixture
-def with_plugin(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    assert desk.call("db", "upgrade").returncode == 0
+def with_plugin(desk: Desk, upgraded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
     monkeypatch.syspath_prepend(install_migrations(tmp_path / "path", "shoptables", TABLE))
     return desk
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 
+import pytest
+
 from consumer.ledger import Database
 from consumer.ledger.reading import read_requests
 from consumer.plugin import ReadRequest
@@ -18,9 +20,9 @@ SECRETS = {
 SERVICE = {"SVC_BASE_URL": "http://127.0.0.1:1", "SVC_APP_ID": "svc_app_1", "SVC_APP_SECRET": "svc_sk_live_1"}
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_by_status_and_by_explain(desk: Desk, environ: dict[str, str]) -> None:
     # case: I15, A50
-    assert desk.call("db", "upgrade").returncode == 0
     asyncio.run(asked(environ["CONSUMER_DATABASE_URL"]))
     said = desk.call("status", **SECRETS)
     assert "default: 1 read(s) wait for API credentials, the oldest since 2026-01-01 00:00:00" in said.stdout

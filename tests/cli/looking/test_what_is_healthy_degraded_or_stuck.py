@@ -274,6 +274,7 @@ def test_money_that_is_there_and_not_here_is_degraded_then_stuck(age: timedelta,
 
 
 # case: B27, O5
+@pytest.mark.usefixtures("upgraded")
 def test_money_that_is_there_and_not_here_is_told_to_programs_as_it_is_to_people(
     desk: Desk, environ: dict[str, str]
 ) -> None:
@@ -287,7 +288,6 @@ def test_money_that_is_there_and_not_here_is_told_to_programs_as_it_is_to_people
         finally:
             await database.stop()
 
-    assert desk.call("db", "upgrade").returncode == 0
     asyncio.run(missed(LATE + timedelta(seconds=20)))
     found = json.loads(desk.call("status", "--json", **SERVICE).stdout)
     assert "paid_there_but_not_here" in {one["code"] for one in found["findings"]}

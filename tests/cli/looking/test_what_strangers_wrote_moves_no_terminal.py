@@ -38,9 +38,8 @@ def clean(text: str) -> bool:
 
 
 @pytest.fixture
-def odd(desk: Desk, environ: dict[str, str]) -> Desk:
+def odd(desk: Desk, environ: dict[str, str], upgraded: None) -> Desk:
     """A ledger whose every text is odd."""
-    assert desk.call("db", "upgrade").returncode == 0
     asyncio.run(filled(environ["CONSUMER_DATABASE_URL"]))
     return desk
 

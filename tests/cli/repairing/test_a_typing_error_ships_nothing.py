@@ -19,8 +19,8 @@ from tests.contract.ledger import facts
 from tests.support.desk import Desk
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_a_handler_that_does_not_exist_is_refused(desk: Desk) -> None:
-    desk.call("db", "upgrade")
     for verb in ("redrive", "discard"):
         said = desk.ask("dead", verb, "--handler", "shop:shpi", "--reason", "x", "--yes", code=2)
         assert "there is no such handler" in said
@@ -45,16 +45,16 @@ def test_a_handler_that_does_not_exist_is_refused(desk: Desk) -> None:
         (("findings", "list", "--application", "nope"), "there is no such application"),
     ],
 )
+@pytest.mark.usefixtures("upgraded")
 def test_what_nobody_has_is_no_empty_answer(desk: Desk, words: tuple[str, ...], said: str) -> None:
-    desk.call("db", "upgrade")
     told = desk.ask(*words, code=2)
     assert said in told
     assert told.count("\n") == 1
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_a_folder_without_a_name_is_not_the_current_one(desk: Desk, tmp_path: Path) -> None:
     """`--archive "$CONSUMER_ARCHIVE_DIR"`, typed where only the roles have that."""
-    desk.call("db", "upgrade")
     for words in (("prune", "--older-than", "90d", "--yes"), ("events", "export")):
         told = desk.call(*words, "--archive", "", CONSUMER_ARCHIVE_DIR=str(tmp_path / "kept"))
         assert (told.returncode, told.stdout) == (2, ""), words
@@ -74,8 +74,8 @@ def test_a_folder_without_a_name_is_not_the_current_one(desk: Desk, tmp_path: Pa
         ("prune", "--older-than", "90d", "--archive", "."),
     ],
 )
+@pytest.mark.usefixtures("upgraded")
 def test_a_reason_says_something(desk: Desk, words: tuple[str, ...]) -> None:
-    desk.call("db", "upgrade")
     told = desk.call(*words, "--reason", "  ")
     assert told.returncode == 2, told
     assert "--reason must say why" in told.stderr
@@ -87,8 +87,8 @@ def test_a_reason_says_something(desk: Desk, words: tuple[str, ...]) -> None:
     assert desk.ask("audit", "list")["entries"] == []
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_a_placeholder_is_no_reason_of_a_plan_and_no_customer(desk: Desk) -> None:
-    desk.call("db", "upgrade")
     forced = desk.call("replay", "plan", "--force", "--handler", "shop:ship", "--reason", "…")
     assert "error[usage]: --reason … is what stands in for your own words" in forced.stderr
     words = ("say", "access.customer_attached", "S1", "--set", "customer=…", "--reason", "seen at the service", "--yes")
@@ -104,18 +104,17 @@ def test_a_placeholder_is_no_reason_of_a_plan_and_no_customer(desk: Desk) -> Non
         (("--since", "2h", "--until", "3h"), "--until must be later than --since"),
     ],
 )
+@pytest.mark.usefixtures("upgraded")
 def test_a_window_in_which_nothing_lies_is_no_empty_answer(
     desk: Desk, words: tuple[str, str], window: tuple[str, ...], said: str
 ) -> None:
     """A local time that was typed as it stands on the wall, east of Greenwich; two times the wrong way round."""
-    desk.call("db", "upgrade")
     assert said in desk.ask(*words, *window, code=2)
 
 
 @pytest.fixture
-def sold(desk: Desk, environ: dict[str, str]) -> Desk:
+def sold(desk: Desk, environ: dict[str, str], upgraded: None) -> Desk:
     """An order `order-1` was paid."""
-    desk.call("db", "upgrade")
     asyncio.run(_paid(environ["CONSUMER_DATABASE_URL"]))
     return desk
 
@@ -171,6 +170,7 @@ def test_a_command_that_stands_below_another_is_named(desk: Desk, words: tuple[s
     assert desk.call("zzzzz").stderr == "error[usage]: No such command 'zzzzz'.\n"
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_every_kind_of_finding_may_be_asked_for(desk: Desk) -> None:
     sources = [path.read_text() for path in Path(handlers.__path__[0]).rglob("*.py")]
     opened = {
@@ -180,12 +180,11 @@ def test_every_kind_of_finding_may_be_asked_for(desk: Desk) -> None:
     }
     assert len(opened) > 10
     assert opened | set(FINDING_OF_HOLD.values()) == KINDS
-    desk.call("db", "upgrade")
     assert desk.ask("findings", "list", "--kind", "orphan_payment")["total"] == 0
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_what_waits_behind_two_hundred_others_can_be_closed_too(desk: Desk, environ: dict[str, str]) -> None:
-    desk.call("db", "upgrade")
     with sqlite3.connect(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1]) as database:
         columns = "application, kind, subject, detail, opened_at"
         given = [("default", "orphan_payment", f"p{n}", "{}", f"2026-01-01 00:00:00.{n:06}") for n in range(205)]
@@ -199,16 +198,16 @@ def test_what_waits_behind_two_hundred_others_can_be_closed_too(desk: Desk, envi
 
 
 # case: F8
+@pytest.mark.usefixtures("upgraded")
 def test_an_order_that_nobody_knows_is_marked_paid_only_when_that_is_said(desk: Desk) -> None:
-    desk.call("db", "upgrade")
     words = ("say", "fulfilment.marked_paid", "ordr-1", "--reason", "paid by wire", "--yes")
     refused = desk.ask(*words, code=2)
     assert "--unknown" in refused
     assert desk.ask(*words, "--unknown")["event_id"].startswith("drv_")
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_an_id_that_nobody_has_is_not_found(desk: Desk) -> None:
-    desk.call("db", "upgrade")
     for words in (("find", "evt_nobody"), ("explain", "evt_nobody"), ("findings", "show", "order-1")):
         said = desk.ask(*words, code=1)
         assert said.startswith("error[not_found]")

@@ -50,8 +50,8 @@ async def _waiting(path: Path) -> int:
 
 
 # case: I15
+@pytest.mark.usefixtures("upgraded")
 def test_the_list_says_how_all_of_a_reason_are_retried_or_thrown_away(desk: Desk, environ: dict[str, str]) -> None:
-    desk.call("db", "upgrade")
     asyncio.run(_put(environ, "dlv_1", "dlv_2", "dlv_3"))
     told = desk.call("quarantine", "list", "--limit", "1").stdout
     printed = re.findall(r"consumer (quarantine (?:retry|discard) --because \S+ --reason …(?: --limit \d+)?)", told)
@@ -61,8 +61,8 @@ def test_the_list_says_how_all_of_a_reason_are_retried_or_thrown_away(desk: Desk
 
 
 # case: I15
+@pytest.mark.usefixtures("upgraded")
 def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path) -> None:
-    desk.call("db", "upgrade")
     asyncio.run(_put(environ, "dlv_1", "dlv_2", "dlv_3"))
     first, second, third = sorted(one["id"] for one in desk.ask("quarantine", "list")["quarantine"])
     listed = desk.ask("quarantine", "list", "--limit", "1")
@@ -126,10 +126,10 @@ async def _hints(environ: dict[str, str]) -> list[str]:
 
 
 # case: I15
+@pytest.mark.usefixtures("upgraded")
 def test_a_delivery_put_back_before_the_retry_ends_stays(
     desk: Desk, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.call("db", "upgrade")
     asyncio.run(_put_odd(environ, b'{"no":"id"}'))
     publish = cli_quarantine._publish  # `sync` comes between its end and the deletion
 
@@ -147,11 +147,11 @@ def test_a_delivery_put_back_before_the_retry_ends_stays(
 
 
 # case: I15, G12
+@pytest.mark.usefixtures("upgraded")
 def test_a_retry_is_noted_before_anything_is_published(
     desk: Desk, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed behind its publishing, or without its ledger by then, it was nobody's."""
-    desk.call("db", "upgrade")
     asyncio.run(_put(environ, "dlv_1"))
     publish = cli_quarantine._publish
 
@@ -169,8 +169,8 @@ def test_a_retry_is_noted_before_anything_is_published(
 
 
 # case: I15, U1
+@pytest.mark.usefixtures("upgraded")
 def test_a_retried_delivery_is_located_by_todays_settings(desk: Desk, environ: dict[str, str], tmp_path: Path) -> None:
-    desk.call("db", "upgrade")
     asyncio.run(_put_odd(environ, b'{"odd":{"id":"evt_7"}}'))
     desk.call("quarantine", "retry", "--because", "no_event_id", "--reason", "x", "--yes", CONSUMER_LOCATE_ID="/odd/id")
     asyncio.run(_take_in(environ, tmp_path / "log.db"))
@@ -178,8 +178,8 @@ def test_a_retried_delivery_is_located_by_todays_settings(desk: Desk, environ: d
     assert desk.ask("quarantine", "list")["quarantine"] == []
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_at_its_limit_it_says_that_more_is_left(desk: Desk, environ: dict[str, str]) -> None:
-    desk.call("db", "upgrade")
     asyncio.run(_put(environ, *(f"dlv_{number}" for number in range(5))))
     words = ("--because", "not_confirmed", "--limit", "2", "--reason", "x", "--yes")
     assert desk.ask("quarantine", "discard", *words)["more"]
@@ -188,10 +188,10 @@ def test_at_its_limit_it_says_that_more_is_left(desk: Desk, environ: dict[str, s
 
 
 # case: I15
+@pytest.mark.usefixtures("upgraded")
 def test_one_that_somebody_else_took_out_meanwhile_is_told(
     desk: Desk, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk.call("db", "upgrade")
     asyncio.run(_put(environ, "dlv_1"))
 
     async def and_thrown_away(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
@@ -205,8 +205,8 @@ def test_one_that_somebody_else_took_out_meanwhile_is_told(
     assert said == "retried: 1 delivery(s)\n1 went meanwhile: somebody else was quicker\n"
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_what_a_filter_leaves_out_is_there_all_the_same(desk: Desk, environ: dict[str, str]) -> None:
-    desk.call("db", "upgrade")
     assert desk.call("quarantine", "list", "--reason", "other_body").stdout == "nothing in quarantine\n"
     asyncio.run(_put(environ, "dlv_1"))
     told = desk.call("quarantine", "list", "--reason", "other_body").stdout
@@ -246,11 +246,11 @@ async def _on_topic_events(path: Path) -> list[Record]:
 
 
 # case: G13, G8
+@pytest.mark.usefixtures("upgraded")
 def test_what_work_knew_no_application_for_is_told_and_goes_back_as_it_was(
     desk: Desk, environ: dict[str, str], tmp_path: Path
 ) -> None:
     """It was answered with 200, and where nobody has API credentials it comes by no other way."""
-    desk.call("db", "upgrade")
     body = b'{"id":"evt_1","type":"order.paid","data":{"object":{"order_id":"A-1"}}}'
     event = build_event(
         body, Locators(), application="club", trust=Trust.SIGNED, source=Source.WEBHOOK, received_at=NOW,

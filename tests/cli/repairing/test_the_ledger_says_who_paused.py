@@ -6,12 +6,14 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.support.desk import Desk
 
 
 # case: G12
+@pytest.mark.usefixtures("upgraded")
 def test_by_the_name_at_the_terminal(desk: Desk, environ: dict[str, str]) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
     path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
     with sqlite3.connect(path) as database:
         at = "2026-01-01 00:00:00.000000"
@@ -29,8 +31,8 @@ def test_by_the_name_at_the_terminal(desk: Desk, environ: dict[str, str]) -> Non
 
 
 # case: G12
+@pytest.mark.usefixtures("upgraded")
 def test_every_command_names_who_types_it_alike(desk: Desk) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
     for words in (
         ["say", "access.held", "cus_1", "--reason", "x", "--yes"],
         ["replay", "plan", "--type", "order.paid"],
@@ -52,8 +54,8 @@ def _one_run(environ: dict[str, str], **differs: object) -> None:
 
 
 # case: R10
+@pytest.mark.usefixtures("upgraded")
 def test_a_handler_whose_runs_die_does_not_just_run(desk: Desk, environ: dict[str, str]) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
     _one_run(environ, status="dead", code="rejected", blocking=0, next_at=None)
     told = desk.call("handlers", "list").stdout
     assert "dead: fulfilment:order_paid: `consumer dead list --handler fulfilment:order_paid` says what of" in told
@@ -64,8 +66,8 @@ def test_a_handler_whose_runs_die_does_not_just_run(desk: Desk, environ: dict[st
 
 
 # case: O5
+@pytest.mark.usefixtures("upgraded")
 def test_what_a_handler_puts_off_for_ever_is_listed(desk: Desk, environ: dict[str, str]) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
     _one_run(environ)
     told = desk.call("handlers", "list").stdout
     assert "waits: fulfilment:order_paid: puts off evt_1 since 2026-01-01 00:00 UTC: no keys left" in told

@@ -34,8 +34,8 @@ async def recorded(url: str, application: str) -> None:
 
 # case: G8
 @pytest.mark.parametrize("words", OF_ONE)
+@pytest.mark.usefixtures("upgraded")
 def test_the_only_application_is_meant_whatever_its_name(desk: Desk, words: tuple[str, ...]) -> None:
-    desk.call("db", "upgrade")
     told = desk.call(*words, **ONE)
     code, said = (0, "nothing is open") if words == ("findings", "list") else (1, "error[not_found]")
     assert (told.returncode, said in told.stdout + told.stderr) == (code, True), told
@@ -43,17 +43,17 @@ def test_the_only_application_is_meant_whatever_its_name(desk: Desk, words: tupl
 
 
 @pytest.mark.parametrize("words", OF_ONE)
+@pytest.mark.usefixtures("upgraded")
 def test_of_several_it_is_asked_which(desk: Desk, words: tuple[str, ...]) -> None:
-    desk.call("db", "upgrade")
     told = desk.call(*words, **TWO)
     assert told.returncode == 2
     assert "whose is it? name the application by --application (known=near, far)" in told.stderr
 
 
 # case: G8
+@pytest.mark.usefixtures("upgraded")
 def test_an_event_is_found_in_whichever_application_has_it(desk: Desk, environ: dict[str, str]) -> None:
     """Its list shows all applications' events; by their ids, `show` said that there were none such."""
-    desk.call("db", "upgrade")
     url, event_id = environ["CONSUMER_DATABASE_URL"], facts.event(1).id
     asyncio.run(recorded(url, "far"))
     shown = desk.call("events", "show", event_id, "--json", **TWO)

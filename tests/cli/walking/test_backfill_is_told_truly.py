@@ -46,7 +46,7 @@ class Shop:
 
 
 @pytest.fixture
-async def shop(environ: dict[str, str]) -> AsyncIterator[Shop]:
+async def shop(environ: dict[str, str], upgraded: None) -> AsyncIterator[Shop]:
     async with Sandbox(SandboxConfig(seed=1)) as sandbox:
         found = Shop(
             Desk(
@@ -59,7 +59,6 @@ async def shop(environ: dict[str, str]) -> AsyncIterator[Shop]:
             ),
             sandbox,
         )
-        assert (await found.call("db", "upgrade")).returncode == 0
         stage = Stage(sandbox, sandbox.config.app_id, 1)
         stage.pay(stage.order("order-1"))
         yield found

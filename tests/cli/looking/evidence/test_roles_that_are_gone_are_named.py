@@ -91,9 +91,8 @@ def test_how_long_a_role_is_missed_is_a_setting() -> None:
     assert [one.code for one in alive(gone, NOW, expected=None, within=timedelta(hours=2))] == ["no_work"]
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_status_goes_by_the_setting(desk: Desk, environ: dict[str, str]) -> None:
-    assert desk.call("db", "upgrade").returncode == 0
-
     async def seen() -> None:
         database = Database(environ["CONSUMER_DATABASE_URL"])
         async with database.transaction() as session:

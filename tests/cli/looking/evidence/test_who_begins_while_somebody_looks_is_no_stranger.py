@@ -34,12 +34,12 @@ async def begins(url: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("also", [(), ("somebody",)], ids=["only us", "a stranger, too"])
+@pytest.mark.usefixtures("upgraded")
 def test_status_looks_at_the_processes_again(
     desk: Desk, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, also: tuple[str, ...]
 ) -> None:
     # case: O6
     url = environ["CONSUMER_DATABASE_URL"]
-    assert desk.call("db", "upgrade").returncode == 0
     asyncio.run(begins(url, "shop-1"))
 
     async def asked(_: object) -> LogLook:
@@ -52,10 +52,10 @@ def test_status_looks_at_the_processes_again(
     assert "(shop-" not in said
 
 
+@pytest.mark.usefixtures("upgraded")
 def test_who_asks_what_is_locked_has_ended_his_own_reading(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may ask for six seconds: a reading that is open so long keeps an ALTER TABLE waiting, and all behind it."""
     # case: O2
-    assert desk.call("db", "upgrade").returncode == 0
     begun: list[int] = []
     reading, unlocked = Database.reading, Database.require_unlocked
     found: list[tuple[int, int]] = []

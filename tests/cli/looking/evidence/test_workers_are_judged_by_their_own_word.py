@@ -7,6 +7,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from consumer.app import App
 from consumer.cli.looking.evidence.workers import judge_workers
 from consumer.cli.looking.status_finding import Grade
@@ -82,9 +84,9 @@ def test_workers_that_differ_for_longer_than_a_deploy_takes_are_named() -> None:
     assert "some lack shop:ship (pid 7 on b)" in finding.text
 
 
+@pytest.mark.usefixtures("upgraded")
 async def test_a_worker_without_fulfilment_is_no_green_for_a_shell_that_has_it(environ: dict[str, str]) -> None:
     desk = Desk(environ)
-    assert (await asyncio.to_thread(desk.call, "db", "upgrade")).returncode == 0
     stop = asyncio.Event()
     async with App(load_settings(environ | {"CONSUMER_HANDLERS": "access"}, Role.WORK)) as app:
         await app.work()
