@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
 import yaml
 
 from tests.support.tools import missing, need_program
@@ -61,6 +59,9 @@ def _kustomize() -> list[str]:
 
 def wrong_in(manifest: Manifest, minor: str) -> Iterator[str]:
     """What the API server of this minor, or the operator, would refuse."""
+    import jsonschema  # it takes two seconds, which no other test should wait for
+    import kubernetes_validate
+
     group = manifest["apiVersion"].partition("/")[0]
     name = f"{manifest['kind']}/{manifest['metadata']['name']}"
     if group in UNCHECKED:

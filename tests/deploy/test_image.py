@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 
 from deploy.image import sbom
 from deploy.image.store import CHECKOUT, UnpackedImage, buildah, is_built, tag, unpacked
@@ -119,6 +117,9 @@ async def test_the_health_check_tells_a_role_that_runs_from_none(image: Unpacked
 
 
 def test_the_sbom_is_what_is_installed(image: UnpackedImage, data: Path) -> None:
+    from cyclonedx.schema import SchemaVersion  # it takes two seconds, which no other test should wait for
+    from cyclonedx.validation.json import JsonStrictValidator
+
     document = sbom.as_json(sbom.software_of(image.root))
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(document) is None
     told = json.loads(document)
