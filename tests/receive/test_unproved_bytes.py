@@ -203,6 +203,7 @@ async def test_status_says_that_the_log_fills(tmp_path: Path, monkeypatch: pytes
         "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
         "CONSUMER_PORT": "0",
         "CONSUMER_INTERNAL_PORT": "0",
+        "CONSUMER_LINGER_S": "0",
         "SVC_BASE_URL": "http://127.0.0.1:9",
         "SVC_APP_ID": "svc_app_x",
         "SVC_APP_SECRET": "svc_sk_live_x",

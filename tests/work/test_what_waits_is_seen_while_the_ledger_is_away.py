@@ -11,6 +11,7 @@ from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
+from consumer.work.rounds import backlog, housekeeping, poll_loop
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -40,10 +41,13 @@ async def test_the_lag_grows_while_nothing_can_be_stored(
         raise LedgerUnavailable("away")
         yield
 
+    monkeypatch.setattr(backlog, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(housekeeping, "RETRY_S", 0.1)  # it may not have registered before the ledger is away
+    monkeypatch.setattr(poll_loop, "RETRY_MOST_S", 0.1)
     async with shop.working():
         await shop.publish(order_paid(1))
-        monkeypatch.setattr(sqlite_ledger, "transaction", away)
-        await shop.publish(order_paid(2))
-        await eventually(lambda: oldest_s() > 0.5, within_s=20)
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite_ledger, "transaction", away)
+            await shop.publish(order_paid(2))
+            await eventually(lambda: oldest_s() > 0.5, within_s=20)
         await eventually(lambda: oldest_s() == 0, within_s=20)

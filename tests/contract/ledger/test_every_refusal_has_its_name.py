@@ -18,6 +18,7 @@ from consumer.causes import KAFKA, SQLITE, SQLSTATES, cure_of, every
 from consumer.causes import refused as refused_by_a_server
 from consumer.errors import LedgerError
 from consumer.ledger import Database
+from consumer.ledger.engine import database as engine
 from consumer.ledger.engine import schema
 from tests.faults.server import PASSWORD, postgres
 from tests.support.ports import eventually
@@ -53,7 +54,9 @@ def test_every_cause_has_a_sentence_and_a_cure() -> None:
 
 
 # cause: ledger SQLITE_NOTADB, ledger SQLITE_CANTOPEN, ledger SQLITE_FULL, ledger SQLITE_BUSY, ledger SQLITE_READONLY
-async def test_a_file_that_is_no_database_one_that_is_locked_and_one_in_no_folder(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_one_that_is_locked_and_one_in_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"this is not a database, however long it may be" * 100)
     no_database = await refused(f"sqlite+aiosqlite:///{broken}")
@@ -73,7 +76,8 @@ async def test_a_file_that_is_no_database_one_that_is_locked_and_one_in_no_folde
         await write("INSERT INTO t VALUES (zeroblob(100000))")
     holder = sqlite3.connect(tmp_path / "full.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    other = Database(full, lock_s=0.1)
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
+    other = Database(full)
     with pytest.raises(errors.LedgerLocked):
         async with other.transaction() as session:
             await session.execute(text("CREATE TABLE u (x)"))

@@ -43,6 +43,7 @@ async def test_a_database_whose_clock_is_wrong_refuses_no_webhook(tmp_path: Path
         "CONSUMER_AUTHENTICITY": "signature",
         "CONSUMER_PORT": "0",
         "CONSUMER_WEBHOOK_SECRETS": SECRET,
+        "CONSUMER_LINGER_S": "0",
     }
     async with App(load_settings(environ, Role.SERVE)) as app, aiohttp.ClientSession() as http:
         assert isinstance(app.clock, SharedClock)

@@ -82,6 +82,7 @@ async def test_each_heartbeat_of_serve_looks_whether_there_are_no_more(
         "CONSUMER_AUTHENTICITY": "none",
         "CONSUMER_PORT": "0",
         "CONSUMER_INTERNAL_PORT": "0",
+        "CONSUMER_LINGER_S": "0",
     }
     async with App(load_settings(environ, Role.SERVE)) as app:
         await app.receive()

@@ -14,6 +14,7 @@ from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, handles
+from consumer.work.rounds import poll_loop
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -37,13 +38,14 @@ async def test_a_batch_that_cannot_be_stored(
         raise LedgerUnavailable("away")
         yield
 
+    monkeypatch.setattr(poll_loop, "RETRY_FIRST_S", 0.02)
     async with shop.working():
         await shop.publish(order_paid(1))
         await eventually(lambda: shop.all_succeeded(1))
-        monkeypatch.setattr(sqlite_ledger, "transaction", away)
-        await shop.publish(order_paid(2))
-        await eventually(lambda: tried["ledger"] >= TRIES and "batch_not_stored" in stream.getvalue(), within_s=20)
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite_ledger, "transaction", away)
+            await shop.publish(order_paid(2))
+            await eventually(lambda: tried["ledger"] >= TRIES and "batch_not_stored" in stream.getvalue(), within_s=20)
         await eventually(lambda: shop.all_succeeded(2), within_s=20)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     said = [line for line in lines if line["event"].startswith("batch_not_stored")]

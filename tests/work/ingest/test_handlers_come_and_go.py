@@ -21,6 +21,7 @@ from consumer.plugin import Context, Event, declared, handles
 from consumer.wire import SEED, pack_event
 from consumer.work.inspection import inspect_plugins
 from consumer.work.registry import BrokenPlugin, Registry, handlers_of, load_registry
+from consumer.work.rounds import housekeeping
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, order_paid, service_event
 
@@ -31,6 +32,12 @@ from consumer.plugin import Context, Event, handles
 async def keep(event: Event, ctx: Context) -> None:
     return None
 """
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no other worker that should hear of a handler before the one that brings it begins."""
+    monkeypatch.setattr(housekeeping, "LOOK_EVERY_S", 0.01)
 
 
 # case: H6

@@ -18,8 +18,16 @@ from consumer.broker.embedded.member import EmbeddedSubscription
 from consumer.errors import BrokerUnavailable, LedgerUnavailable
 from consumer.ledger import Database, log_memory
 from consumer.plugin import Context, Event, handles
+from consumer.work.rounds import housekeeping, poll_loop
 from tests.support.ports import eventually
 from tests.work.workshop import TOPIC, Workshop, order_paid
+
+
+@pytest.fixture(autouse=True)
+def house_is_kept_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it finds is what is tested, not how often it looks."""
+    monkeypatch.setattr(housekeeping, "HOUSEKEEPING_S", 0.05)
+    monkeypatch.setattr(poll_loop, "RETRY_MOST_S", 0.1)
 
 
 @handles("order.paid", transactional=True, name="test:fine")

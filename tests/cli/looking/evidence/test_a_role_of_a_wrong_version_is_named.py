@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Column, String, text
 
-from consumer.app import App
+from consumer.app import App, heartbeat
 from consumer.cli.looking.evidence.alive import alive
 from consumer.cli.looking.status_finding import Grade
 from consumer.console.alarms.lives import MIXED_FOR
@@ -106,7 +106,10 @@ def test_a_new_version_that_waits_for_its_migration_is_no_crash_loop_at_first() 
 
 
 # case: O9
-async def test_a_role_that_runs_says_that_the_tables_were_migrated_away_from_it(environ: dict[str, str]) -> None:
+async def test_a_role_that_runs_says_that_the_tables_were_migrated_away_from_it(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "BEAT_EVERY_S", 0.1)
     async with older_code(environ) as database, running(environ):
         await eventually(lambda: _is_ready(database), within_s=60)
         assert SchemaIncompatible.code not in await _told(database)

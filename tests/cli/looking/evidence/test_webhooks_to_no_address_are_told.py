@@ -21,6 +21,7 @@ async def test_an_application_that_left_the_settings(tmp_path: Path) -> None:
         "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db",
         "CONSUMER_PORT": "0",
         "CONSUMER_INTERNAL_PORT": "0",
+        "CONSUMER_LINGER_S": "0",
         "SVC_BASE_URL": "http://127.0.0.1:9",
         "SVC_APP_ID": "svc_app_x",
         "SVC_APP_SECRET": "svc_sk_live_x",

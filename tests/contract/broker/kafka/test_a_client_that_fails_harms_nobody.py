@@ -221,6 +221,7 @@ class Limited:
 async def test_batches_grow_again_when_a_lowered_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """They stayed as small as they had come to be until the process was started again."""
     monkeypatch.setattr(publisher, "RENEW_WAIT_S", 0.01)
+    monkeypatch.setattr(publisher, "ROUND_AT_MOST_S", 0)  # nobody else comes whom a round could take along
     monkeypatch.setattr(publisher.KafkaPublisher, "_connect", lambda _: asyncio.sleep(0, Limited()))
     monkeypatch.setattr(Limited, "lots", [])
     monkeypatch.setattr(Limited, "refused", [])
