@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,18 +35,18 @@ def calls(tree: ast.AST) -> Iterator[ast.Call]:
             yield node
 
 
-def said(tree: ast.AST) -> Iterator[tuple[int, ast.expr]]:
-    """(line, event) of each line that is logged."""
-    return ((node.lineno, node.args[0]) for node in calls(tree))
+@functools.cache
+def logged() -> Sequence[tuple[Path, ast.Call]]:
+    """Each call that logs a line, and its file."""
+    return [(path, node) for path in sources() for node in calls(ast.parse(path.read_text()))]
 
 
 # case: O1
 def test_all_of_them() -> None:
     found = [
-        (f"{path.relative_to(ROOT)}:{line}", str(event.value))
-        for path in sources()
-        for line, event in said(ast.parse(path.read_text()))
-        if isinstance(event, ast.Constant)
+        (f"{path.relative_to(ROOT)}:{node.lineno}", str(event.value))
+        for path, node in logged()
+        if isinstance(event := node.args[0], ast.Constant)
     ]
     assert len(found) > 100
     assert [place for place, event in found if not WORD.match(event)] == []
@@ -53,10 +54,9 @@ def test_all_of_them() -> None:
 
 def test_none_is_put_together_from_details() -> None:
     woven = [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in sources()
-        for line, event in said(ast.parse(path.read_text()))
-        if isinstance(event, ast.JoinedStr) and not ast.unparse(event).endswith("_over'")
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path, node in logged()
+        if isinstance(event := node.args[0], ast.JoinedStr) and not ast.unparse(event).endswith("_over'")
     ]
     assert woven == []
 
@@ -70,8 +70,7 @@ def test_no_detail_has_the_name_of_what_every_line_says() -> None:
     """The time would be written over it, or it over the role."""
     taken = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in sources()
-        for node in calls(ast.parse(path.read_text()))
+        for path, node in logged()
         if {keyword.arg for keyword in node.keywords} & (OF_EVERY_LINE - _own(node))
     ]
     assert taken == []
