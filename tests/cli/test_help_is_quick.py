@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -48,8 +49,14 @@ LEDGER = {"sqlalchemy", "sqlmodel", "pydantic"}
 
 def _called(*arguments: str, folder: Path | None = None) -> tuple[subprocess.CompletedProcess[str], set[str]]:
     """How the call ended, and what it imported of what is heavy."""
-    done, _, imported = _counted(*arguments, folder=folder)
+    done, _, imported = _of_help(*arguments) if folder is None else _counted(*arguments, folder=folder)
     return done, imported
+
+
+@functools.cache
+def _of_help(*arguments: str) -> tuple[subprocess.CompletedProcess[str], int, set[str]]:
+    """What several tests ask of the same call: it only prints, wherever one is."""
+    return _counted(*arguments)
 
 
 def _counted(

@@ -23,7 +23,7 @@ from consumer.plugin import Context, Event, declared, handles
 from consumer.testing import Workbench
 from handlers.fulfilment.handler import order_paid
 from handlers.fulfilment.tables import ORDERS
-from tests.cli.conftest import Run
+from tests.support.desk import Desk
 from tests.testing import wrong_handlers
 
 
@@ -123,13 +123,13 @@ async def test_a_failure_names_the_line(database: Database) -> None:
     assert f"{Path(__file__).name}:{line} in " in (found.transition.trace or "")
 
 
-def test_the_commands_say_what_is_not_there(consumer: Run) -> None:
-    assert consumer("db", "upgrade").returncode == 0
-    nobody = consumer("handlers", "try", "shop:nobody", "--event", "evt_1")
+@pytest.mark.usefixtures("upgraded")
+def test_the_commands_say_what_is_not_there(desk: Desk) -> None:
+    nobody = desk.call("handlers", "try", "shop:nobody", "--event", "evt_1")
     assert (nobody.returncode, NotFound.code in nobody.stderr) == (1, True)
-    nothing = consumer("handlers", "try", "fulfilment:order_paid", "--event", "evt_1")
+    nothing = desk.call("handlers", "try", "fulfilment:order_paid", "--event", "evt_1")
     assert "there is no file of that name" in nothing.stderr
-    assert "cannot be imported" in consumer("handlers", "simulate", "no_such_module").stderr
+    assert "cannot be imported" in desk.call("handlers", "simulate", "no_such_module").stderr
 
 
 async def test_an_event_is_found_by_file_or_id(database: Database, tmp_path: Path) -> None:

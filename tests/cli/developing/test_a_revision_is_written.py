@@ -11,6 +11,7 @@ import pytest
 
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from tests.support.desk import Desk
 from tests.support.merchant.plugin import install_package
 from tests.support.process import command
 
@@ -111,7 +112,7 @@ async def applied_to(database: Database) -> frozenset[str]:
 
 
 def test_what_cannot_be_revised_is_said(tmp_path: Path) -> None:
-    nobody = command("db", "revision", "shop_nobody", "-m", "x", environ={})
+    nobody = Desk({}).call("db", "revision", "shop_nobody", "-m", "x")
     assert (nobody.returncode, "error[not_found]" in nobody.stderr) == (1, True)
-    built_in = command("db", "revision", "fulfilment", "-m", "x", environ={})
+    built_in = Desk({}).call("db", "revision", "fulfilment", "-m", "x")
     assert (built_in.returncode, "bring their own migrations" in built_in.stderr) == (2, True)
