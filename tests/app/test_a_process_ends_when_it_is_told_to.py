@@ -64,6 +64,7 @@ def test_process_1_that_is_stopped_while_it_starts_ends(tmp_path: Path) -> None:
 
 
 # case: H4
+@pytest.mark.slow
 def test_a_thread_that_hangs_keeps_no_process_from_its_end(tmp_path: Path) -> None:
     environ = install_plugin(tmp_path, "hanging", HANGS)
     done = command("handlers", "list", environ=environ, within_s=60)

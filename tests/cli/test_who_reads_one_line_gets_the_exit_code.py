@@ -64,7 +64,9 @@ def _into_a_full_disk(*words: str, settings: dict[str, str]) -> subprocess.Compl
         return subprocess.run(command, env=kept | settings, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("closed", ["<&-", "<&- >&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", [*(pytest.param(some, marks=pytest.mark.slow) for some in ("<&-", "<&- >&-")), "<&- >&- 2>&-"]
+)
 def test_who_closes_the_streams_gets_it_too(tmp_path: Path, closed: str) -> None:
     settings = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db", "PYTHON": sys.executable}
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}

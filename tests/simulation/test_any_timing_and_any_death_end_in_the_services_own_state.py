@@ -93,6 +93,7 @@ def test_for_long_where_sync_reads(ground: Ground, moves: int, seed: int) -> Non
     note("\n".join(ground.play(seed, moves, ReadWorld)))
 
 
+@pytest.mark.slow
 @settings(max_examples=3, **BOUNDS, phases=(Phase.generate,))
 @given(moves=MOVES, seed=SEEDS)
 def test_a_seed_tells_the_same_story_each_time(ground: Ground, moves: int, seed: int) -> None:

@@ -59,6 +59,7 @@ unnamed = lambda workbench: None
 
 
 # case: H11
+@pytest.mark.slow
 def test_each_play_begins_with_what_is_given(on_the_path: Path, desk: Desk) -> None:
     (on_the_path / "given_first.py").write_text(PLUGIN)
     words = ("handlers", "simulate", "given_first", "--runs", "12", "--processes", "1")

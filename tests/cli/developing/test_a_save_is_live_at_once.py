@@ -203,6 +203,7 @@ async def test_a_worker_that_dies_is_started_again_and_none_outlives_dev(tmp_pat
         await eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), within_s=LIMIT_S)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_worked_with_is_said_at_once(tmp_path: Path) -> None:
     environ = {"CONSUMER_HANDLERS": "nobody", "CONSUMER_PORT": "0", "CONSUMER_INTERNAL_PORT": "0"}
     arguments = ("--reload", "--sandbox-port", "0", "--data", str(tmp_path / "data"))

@@ -6,6 +6,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
 from consumer.broker import EmbeddedBroker, Message, TopicConfig
 
 VISIT = """
@@ -31,6 +33,7 @@ TOPIC = "left-alone"
 
 
 # case: G13
+@pytest.mark.slow
 async def test_every_visitor_sees_all_that_was_acknowledged(tmp_path: Path) -> None:
     """Found by a deploy during traffic: the one who left deleted a write-ahead log that the other still wrote to."""
     path = tmp_path / "log.db"

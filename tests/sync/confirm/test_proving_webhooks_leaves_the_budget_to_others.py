@@ -55,6 +55,7 @@ async def test_a_walk_that_waits_for_the_budget_makes_nobody_read_hints_singly(
         assert await walking
 
 
+@pytest.mark.slow
 async def test_some_events_a_second_leave_the_budget_to_the_other_stages(world: World, service_side: Simulated) -> None:
     # case: C15, I15
     confirm, backfill = stages(world)

@@ -125,6 +125,7 @@ async def test_who_is_paused_gives_back_what_waits(database: Database, broker: B
     assert begun["all"] == 200
 
 
+@pytest.mark.slow
 async def test_what_waits_behind_hanging_runs_is_another_workers(database: Database, broker: Broker) -> None:
     hanging, begun = Counter[str](), Counter[str]()
 

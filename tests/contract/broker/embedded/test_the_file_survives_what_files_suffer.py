@@ -246,6 +246,7 @@ async def test_a_full_disk_is_unavailable_and_room_makes_it_work_again(broker: E
 
 
 # cause: log SQLITE_BUSY
+@pytest.mark.slow
 async def test_a_locked_file_is_told_as_such_also_to_who_waits_less_long_than_its_lock(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from tests.contract.broker.conftest import message
 TOPIC = TopicConfig(name="t", partitions=1, retention_s=3600, max_record_bytes=100_000)
 
 
+@pytest.mark.slow
 async def test_nothing_is_read_for_nothing_and_another_process_is_heard_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +72,7 @@ async def test_a_poll_that_nothing_comes_to_reads_once(tmp_path: Path, monkeypat
     await broker.stop()
 
 
+@pytest.mark.slow
 async def test_a_file_that_nothing_comes_to_is_looked_at_less_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
