@@ -19,9 +19,11 @@ from consumer.ledger.handling import events, handlers
 from consumer.ledger.tables import HandlerRow
 from consumer.plugin import Context, Event, declared, handles, idempotency_key
 from consumer.replay import plan as planning
+from consumer.replay.apply import ReplayProgress
 from consumer.work.registry import Registry
 from tests.replay.stage import Shop, all_relayed, tables
-from tests.support.handling.replaying import Replaying
+from tests.support.clocks import WrongClock
+from tests.support.handling.replaying import HOUR, Replaying
 from tests.support.ports import eventually
 from tests.work.workshop import AT, order_paid
 
@@ -178,6 +180,35 @@ async def test_what_a_handler_takes_together_is_tried_together(database: Databas
         assert (done.is_as_planned, done.otherwise) == (True, [])
         expected = {"succeeded": 5 - failing} | ({"dead": 1} if failing else {})
         assert done.runs["shop:tally"] == expected
+
+
+# case: R2
+async def test_who_applies_waits_for_what_a_worker_dates_a_moment_later(database: Database, broker: Broker) -> None:
+    """What is let go or emitted while it looks is dated later than its look; on two machines, by as much as their
+    clocks differ."""
+    is_broken, looks = True, list[ReplayProgress]()
+
+    @handles("order.paid", attempts=1, name="shop:slow")
+    async def slow(event: Event, ctx: Context) -> None:
+        if is_broken:
+            raise ValueError("not yet")
+        await eventually(lambda: len(looks) >= 10)
+
+    shop = Shop(database, broker, more=[slow])
+    work = shop.workshop()
+    await work.publish(order_paid(1))
+    async with work.working():
+        await eventually(lambda: work.count("shop:slow", "dead", 1))
+        is_broken = False
+        replaying = shop.replaying()
+        plan = await replaying.plan(handler="shop:slow")
+        late = replaying.applying(clock=WrongClock(-timedelta(seconds=5)))
+        try:
+            done = await late.run(plan["id"], by="ann", reason="why", max_age=HOUR, told=looks.append)
+        finally:
+            looks *= 10
+        assert (done.is_as_planned, done.otherwise) == (True, [])
+        assert done.runs == {"shop:slow": {"succeeded": 1}}
 
 
 # case: R2

@@ -172,9 +172,11 @@ async def progress(session: AsyncSession, plan: str, now: datetime) -> Progress:
 
 
 async def working(session: AsyncSession, plan: str, now: datetime) -> Working:
-    """How many of the plan's runs are being worked on now, or could be."""
+    """How many of the plan's runs are being worked on now, or could be. What was due when it was written is due, though
+    a worker wrote it after this `now`, or by a clock that is ahead."""
     is_claimed = case((_RUNS.c.claimed_until >= now, 1))
-    counted = select(func.count(), func.count(is_claimed)).where(_is_open(plan), unindexed(_RUNS.c.next_at) <= now)
+    is_due = or_(unindexed(_RUNS.c.next_at) <= now, _RUNS.c.next_at <= _RUNS.c.updated_at)
+    counted = select(func.count(), func.count(is_claimed)).where(_is_open(plan), is_due)
     both, at_work = (await session.execute(counted)).one()
     return Working(due=both - at_work, at_work=at_work)
 
@@ -219,12 +221,13 @@ async def newest_derived(session: AsyncSession, plan: str) -> int:
 
 
 async def underway(session: AsyncSession, plan: str, now: datetime, after: int) -> bool:
-    """Whether something that was derived under the plan is due and has not arrived yet; of what lies after this place
-    in the outbox, so that what has arrived long ago is not looked at again."""
+    """Whether something that was derived under the plan is due (see `working`) and has not arrived yet; of what lies
+    after this place in the outbox, so that what has arrived long ago is not looked at again."""
     event = and_(_EVENTS.c.application == _OUTBOX.c.application, _EVENTS.c.id == _OUTBOX.c.event_id)
     arrived = select(_EVENTS.c.seq).where(event).scalar_subquery()  # a probe each: no join with all that ever came
     mine = (_OUTBOX.c.plan == plan, _OUTBOX.c.seq > after)
-    due = select(_OUTBOX.c.seq).where(*mine, unindexed(_OUTBOX.c.not_before) <= now, arrived.is_(None))
+    is_due = or_(unindexed(_OUTBOX.c.not_before) <= now, _OUTBOX.c.not_before <= _OUTBOX.c.created_at)
+    due = select(_OUTBOX.c.seq).where(*mine, is_due, arrived.is_(None))
     return (await session.scalar(due.limit(1))) is not None
 
 

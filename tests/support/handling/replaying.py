@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from consumer.app.commands.replaying import Trier
+from consumer.clock import Clock
 from consumer.ledger.plans import plans
 from consumer.ledger.plans.candidates import PlanFilter
 from consumer.ledger.plans.tables import PlanRow
@@ -39,13 +40,13 @@ class Replaying:
         """`consumer replay plan`."""
         return await self.planner.make(PlanFilter(**filters), by="ann", reason=reason, renews_keys=renews_keys)
 
-    def applying(self, holder: str = "ann/1") -> Apply:
-        """A process that applies."""
+    def applying(self, holder: str = "ann/1", clock: Clock | None = None) -> Apply:
+        """A process that applies; `clock`: its own."""
         return Apply(
             planner=self.planner,
             broker=self.shop.broker,
             topic=TOPIC,
-            clock=self.shop.clock,
+            clock=clock or self.shop.clock,
             holder=holder,
             rate_per_s=10_000,
         )
