@@ -46,9 +46,9 @@ def test_the_look_fails_and_keeps_nothing(tree: Path, monkeypatch: pytest.Monkey
     (tree / "tests" / "mutants" / "look").mkdir(parents=True)
     for name in ("seconds.py", "coverage.ini"):
         shutil.copy(Path(seconds.__file__).with_name(name), tree / "tests" / "mutants" / "look")
-    (tree / "code.py").write_text("")
+    (tree / "subject.py").write_text("")
     with pytest.raises(lines.LookFailed, match=r"test_broken\.py"):
-        lines.look(["code.py"], EVERYWHERE)
+        lines.look(["subject.py"], EVERYWHERE)
     assert not lines.Kept(EVERYWHERE).texts.exists()
 
 

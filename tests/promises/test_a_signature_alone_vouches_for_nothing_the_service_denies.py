@@ -71,7 +71,7 @@ async def test_test_events_that_look_real_fulfil_and_grant_nothing_and_are_shown
             )
 
         await eventually(is_granted, within_s=30, every_s=0.2, what="the real subscriber has access")
-        await eventually(is_shown, within_s=30, every_s=0.2, what="the test events are shown to an operator")
+        await eventually(is_shown, within_s=60, every_s=0.2, what="the test events are shown to an operator")
         await found.settled()
         found.assert_one_parcel_each()
         assert not await _allowed(found, "cus_test")
