@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from sqlalchemy import Table, event, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
 
 from consumer.columns import MARKS
 from consumer.events import Event
@@ -97,6 +97,13 @@ async def test_nothing_is_cut(database: Database) -> None:
         assert await _count(database) == 0
     else:
         assert (await _stored_and_loaded(database, long)).delivery_id == long.delivery_id
+
+
+async def test_what_would_be_cut_is_refused(database: Database) -> None:
+    """PostgreSQL stores no NUL, and SQLite would end a text there."""
+    with pytest.raises(StatementError, match=r"NUL|invalid byte sequence"):
+        await _stored_and_loaded(database, replace(facts.event(1), delivery_id="d\0d"))
+    assert await _count(database) == 0
 
 
 async def _stored_and_loaded(database: Database, one: Event) -> Event:
