@@ -36,8 +36,7 @@ async def process(what):
     await stop.wait()
 
 what = sys.argv[1]
-if what == "nohup":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN if what == "nohup" else signal.SIG_DFL)  # however the tests were begun
 try:
     run(process(what))
     print("drained")
