@@ -205,16 +205,19 @@ class _Rows(TypeDecorator[Sequence[Sequence[Any]]]):
 
     def process_bind_param(self, value: Sequence[Sequence[Any]] | None, dialect: Dialect) -> str:
         """What is sent. Raises ValueError for a text with a NUL, at which SQLite would end it."""
-        columns = [_processed(kind, column, dialect) for kind, column in zip(self.kinds, value or (), strict=True)]
+        columns = [
+            column if process is None else [process(one) for one in column]
+            for process, column in zip(_processes(self.kinds, dialect), value or (), strict=True)
+        ]
         document = orjson.dumps(list(zip(*columns, strict=True)))
         if NUL_IN_JSON in document and any("\0" in one for column in columns for one in column if type(one) is str):
             raise ValueError("a text with a NUL cannot be stored")
         return document.decode()
 
 
-def _processed(kind: TypeEngine[Any], column: Sequence[Any], dialect: Dialect) -> Sequence[Any]:
-    process = kind.dialect_impl(dialect).bind_processor(dialect)
-    return column if process is None else [process(one) for one in column]
+@lru_cache(maxsize=64)
+def _processes(kinds: tuple[TypeEngine[Any], ...], dialect: Dialect) -> list[Callable[[Any], Any] | None]:
+    return [kind.dialect_impl(dialect).bind_processor(dialect) for kind in kinds]
 
 
 class _Among(FunctionElement[bool]):
