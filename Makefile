@@ -8,7 +8,7 @@ RUN_STAMP := $(VENV)/.stamp-run
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 REAL := slow or kafka or postgres or browser
-FAST := $(BIN)/pytest -q -n 3 -m "not ($(REAL))"
+TESTS := $(BIN)/pytest -q -n 3 -m
 
 # The suite starts hundreds of processes: without kept byte code each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -43,11 +43,11 @@ lint: setup ## ruff, mypy --strict, import-linter
 	$(BIN)/lint-imports
 
 check: lint ## the same, and the fast tests
-	$(FAST)
+	$(TESTS) "not ($(REAL) or heavy)"
 
 test: setup ## the whole test suite, with real PostgreSQL and real Apache Kafka where they can be had
-	$(FAST)
-	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "$(REAL)"
+	$(TESTS) "not ($(REAL))"
+	$(TESTS) "$(REAL)" --dist loadfile --no-loadscope-reorder
 
 # The peers of the benchmarks: an environment of their own, so that nobody else installs them.
 PEERS := .cache/peers

@@ -20,6 +20,7 @@ from sqlalchemy.util import LRUCache
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.telemetry.logs import configure_logging
+from tests import heavy
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.ledger.shared import SharedLedger
 from tests.support.postgres import copy_database, create_database, postgres_server
@@ -54,6 +55,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `heavy.txt` names."""
+    for item in items:
+        if heavy.function(item.nodeid) in heavy.names():
+            item.add_marker(pytest.mark.heavy)
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from tests import heavy
+
 ROOT = Path(__file__).resolve().parents[2]
 
 FILES_MOST = 20
@@ -204,6 +206,12 @@ def test_every_test_that_a_page_cites_is_there() -> None:
     }
     assert len(cited) > 50, "the pages say what proves their promises"
     assert [found for found in sorted(cited) if not (ROOT / found[1]).exists()] == []
+
+
+def test_every_heavy_test_is_there() -> None:
+    for name in heavy.names():
+        path, test, *_ = name.split("::")
+        assert re.search(rf"^(async def |def |class )?{test}\b", (ROOT / path).read_text(), re.MULTILINE), name
 
 
 def test_the_three_ways_lead_through_functions_that_exist() -> None:
