@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -22,10 +22,10 @@ from consumer.sync.application import Application
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import CutOver
 from consumer.sync.backfill.kept_bodies import KeptBodies
-from consumer.sync.backfill.page import ListedEvents, WholeEvents, kept_raw, understand
+from consumer.sync.backfill.page import ListedEvents, Reads, WholeEvents, kept_raw, understand
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.unread import UNREAD_MAX, Unread
-from consumer.sync.publisher import PublishedIds
+from consumer.sync.publisher import Left, PublishedIds
 from consumer.sync.settlement import Settlement
 from consumer.wire import SEED
 
@@ -93,20 +93,59 @@ class Begun:
         self.report.without_time += sum(event.occurred_at is None for event in history)
         return history
 
-    def note(self, listed: ListedEvents, missing: Sequence[Event], wanted: Sequence[Event], new: Sequence[str]) -> None:
+    def note(self, page: Decided) -> None:
         """Count a page: what it lists, what of it the ledger lacks, what of that is wanted, and what of the wanted no
         delivery had announced."""
-        taken = set() if self.options.dry_run else {event.id for event in wanted}
-        self.told.add([event.id for event in missing if event.id not in taken])
-        self.unannounced.extend(new)
-        report = self.report
+        taken = set() if self.options.dry_run else {event.id for event in page.wanted}
+        self.told.add([event.id for event in page.missing if event.id not in taken])
+        self.unannounced.extend(page.unannounced)
+        report, listed = self.report, page.listed
         report.listed += len(listed.events) + len(listed.strange)
-        report.known += len(listed.events) - len(missing)
-        report.published += len(wanted)
-        report.recovered += len(new)
+        report.known += len(listed.events) - len(page.missing)
+        report.published += len(page.wanted)
+        report.recovered += len(page.unannounced)
         report.strange += len(listed.strange)
         is_all = self.options.since is None and not self.options.seed
-        report.history += len(missing) - len(wanted) if is_all else 0
+        report.history += len(page.missing) - len(page.wanted) if is_all else 0
+
+    def unread_after(self, met: Sequence[Event], reads: Sequence[Reads], left: Left, now: datetime) -> Unread:
+        """What waits to be read after a page: what of it could not be read, and what the topic does not take for now.
+        Where this walk keeps nothing waiting, or there is no room, it is as it was, and `failures` says why."""
+        refused = {event.id: 0 for event in left.for_now}
+        again = {event_id: failed for one in reads for event_id, failed in one.again.items()} | refused
+        if self.options.seed:
+            self.leave(event for event in met if event.id in again)
+        follows = self.options.follows_bookmark
+        unread = self.unread.after(met, again, now, refused=refused) if follows else self.unread
+        failure = next((one.failure for one in reads if one.failure is not None), left.refusal)
+        if failure is not None and (not follows or unread.is_overfull):
+            self.failures.append(failure)
+            return self.unread
+        return unread
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """What is to be done about a page: `listed`, as single reads show it where it is brief, without those that could
+    not be read; what of it the ledger is `missing`, and what of that is `wanted` on the topic; the hints that it
+    confirms, by event (`announced`); `reads`: those single reads."""
+
+    listed: ListedEvents
+    missing: Sequence[Event]
+    wanted: Sequence[Event]
+    announced: Mapping[str, Delivery]
+    reads: Reads
+
+    @property
+    def unannounced(self) -> Sequence[str]:
+        """The ids of the wanted that no hint waits for."""
+        return [event.id for event in self.wanted if event.id not in self.announced]
+
+    @property
+    def known(self) -> Sequence[Event]:
+        """Those that the ledger has."""
+        lacking = {event.id for event in self.missing}
+        return [event for event in self.listed.events if event.id not in lacking]
 
 
 class MissingEvents:
@@ -137,7 +176,25 @@ class MissingEvents:
         await self._take(page.items, begun, page.bookmark)
 
     async def _take(self, items: Sequence[EventRecord], begun: Begun, bookmark: Bookmark | None) -> None:
-        listed = met = understand(items, self._app)
+        met = understand(items, self._app)
+        page = await self._decide(met, begun)
+        begun.note(page)
+        if begun.options.dry_run:
+            page.reads.check()
+            return
+        left = await self._publish(page, begun)
+        self._app.metrics.walked.labels(self._app.name, "listed").inc(len(items))
+        page.reads.check()
+        compared = await self._kept.compare(page.known, begun.unread)
+        begun.reads += compared.asked
+        compared.check()
+        strange = [*page.listed.strange, *await self._too_large(left.too_large)]
+        unread = begun.unread_after(met.events, (page.reads, compared), left, self._app.clock.now())
+        await self._keep(begun, strange, unread, bookmark)
+
+    async def _decide(self, met: ListedEvents, begun: Begun) -> Decided:
+        """What of a page is published, once what it shows too little of was read singly."""
+        listed = met
         missing = [one for one in await self._missing(listed.events, begun.walk.order) if one.id not in begun.told]
         announced = await self._announced(listed.events)
         acted_on = self._acted_on(missing, announced, begun)
@@ -153,46 +210,32 @@ class MissingEvents:
         wanted = begun.history(acted_on, shown, announced)
         if begun.options.seed:
             announced = {}  # the hints stay: `confirm` brings their events with effects
-        unannounced = [event.id for event in wanted if event.id not in announced]
-        begun.note(listed, missing, wanted, unannounced)
-        if begun.options.dry_run:
-            reads.check()
-            return
+        return Decided(listed=listed, missing=missing, wanted=wanted, announced=announced, reads=reads)
+
+    async def _publish(self, page: Decided, begun: Begun) -> Left:
+        """Publish what is wanted, and settle the hints. Returns what the topic does not take."""
         plan = SEED if begun.options.seed else None
-        left = await self._settlement.settle(announced, listed.events, lacking=wanted, plan=plan)
+        left = await self._settlement.settle(page.announced, page.listed.events, lacking=page.wanted, plan=plan)
         begun.report.published -= len(left.ids)
         begun.report.strange += len(left.too_large)
-        self._app.metrics.walked.labels(self._app.name, "listed").inc(len(items))
-        self._app.metrics.walked.labels(self._app.name, "recovered").inc(len(unannounced))
-        self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(len(announced))
-        reads.check()
-        lacking = {event.id for event in missing}
-        here = [event for event in listed.events if event.id not in lacking]
-        compared = await self._kept.compare(here, begun.unread)
-        begun.reads += compared.asked
-        compared.check()
-        strange = [*listed.strange, *await self._too_large(left.too_large)]
-        follows, now = begun.options.follows_bookmark, self._app.clock.now()
-        refused = {event.id: 0 for event in left.for_now}
-        again = reads.again | compared.again | refused
-        unread = begun.unread.after(met.events, again, now, refused=refused) if follows else begun.unread
-        failure = reads.failure or compared.failure or left.refusal
-        if begun.options.seed:
-            begun.leave(event for event in met.events if event.id in again)
-        if failure is not None and (not follows or unread.is_overfull):
-            begun.failures.append(failure)
-            unread = begun.unread
-        moves = bookmark if follows and not begun.failures else None
-        if not strange and moves is None and unread is begun.unread:
+        self._app.metrics.walked.labels(self._app.name, "recovered").inc(len(page.unannounced))
+        self._app.metrics.confirmed.labels(self._app.name, "confirmed").inc(len(page.announced))
+        return left
+
+    async def _keep(self, begun: Begun, strange: Sequence[Delivery], unread: Unread, bookmark: Bookmark | None) -> None:
+        """In one transaction: what can only be kept, what waits to be read, and the bookmark past both; with it a gap,
+        which no later walk sees. A walk that has failed, or follows none, moves no bookmark."""
+        moves = bookmark if begun.options.follows_bookmark and not begun.failures else None
+        changed = [state for state in (unread if unread is not begun.unread else None, moves) if state is not None]
+        if not strange and not changed:
             return
+        now = self._app.clock.now()
         async with self._app.database.transaction() as session:
-            if moves is not None and begun.walk.gap:  # with the bookmark: no later walk sees it
+            if moves is not None and begun.walk.gap:
                 await silence.note_gap(session, self._app.name, at=now, token=self._app.token())
-            kept = [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange]
-            await quarantine.put(session, kept, now)
-            for state in (unread if unread is not begun.unread else None, moves):
-                if state is not None:
-                    await self._app.keep(session, state)
+            await quarantine.put(session, [(one, one.problem or Reason.NOT_UNDERSTOOD) for one in strange], now)
+            for state in changed:
+                await self._app.keep(session, state)
         begun.unread = unread
 
     async def _with_times(self, listed: tuple[Event, ...], begun: Begun) -> tuple[Event, ...]:
