@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -225,20 +225,24 @@ async def _newest(connection: KafkaConnection, described: Mapping[str, Described
         async with asyncio.timeout(NEWEST_WITHIN_S):
             await reader.start()
             reader.assign(spots)
-            begins, ends = await reader.beginning_offsets(spots), await reader.end_offsets(spots)
-            waiting = {spot for spot in spots if ends[spot] > begins[spot]}
-            for spot in spots:
-                reader.seek(spot, max(begins[spot], ends[spot] - 1))
-            until = time.monotonic() + NEWEST_WITHIN_S
-            while waiting and time.monotonic() < until:
-                for spot, records in (await reader.getmany(timeout_ms=200)).items():
-                    waiting.discard(spot)
-                    for record in records:
-                        if record.timestamp_type == APPEND_TIME:
-                            at = datetime.fromtimestamp(record.timestamp / 1000, UTC)
-                            newest[spot.topic] = max(at, newest.get(spot.topic, at))
+            waiting = await _seek_last(reader, spots)
+            while waiting:
+                found = await reader.getmany(timeout_ms=200)
+                waiting -= found.keys()
+                for record in chain.from_iterable(found.values()):
+                    if record.timestamp_type == APPEND_TIME:
+                        at = datetime.fromtimestamp(record.timestamp / 1000, UTC)
+                        newest[record.topic] = max(at, newest.get(record.topic, at))
     except (TimeoutError, KafkaError, OSError):
         return newest  # what was read is worth telling; the topics themselves have been looked at
     finally:
         await end(reader, 2.0)
     return newest
+
+
+async def _seek_last(reader: AIOKafkaConsumer, spots: Sequence[TopicPartition]) -> set[TopicPartition]:
+    """Go to the last record of each partition; returns those that hold any."""
+    begins, ends = await reader.beginning_offsets(spots), await reader.end_offsets(spots)
+    for spot in spots:
+        reader.seek(spot, max(begins[spot], ends[spot] - 1))
+    return {spot for spot in spots if ends[spot] > begins[spot]}

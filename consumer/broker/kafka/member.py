@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -190,18 +190,14 @@ class KafkaSubscription:
         mine = {partition: offset for partition, offset in offsets.items() if partition in owned}
         if consumer is None or not mine:
             return frozenset()
-        try:
-            async with asyncio.timeout(timeout_s):  # its own commit() tries for ever
+        async with self._asking(timeout_s, "the offsets were not stored"):  # its own commit() tries for ever
+            try:
                 await self._learn(consumer, mine)
                 wanted = {spot: offset for spot, offset in mine.items() if self._progress.advances(spot, offset)}
                 if wanted and owned is self._owned:
                     await consumer.commit({_spot(partition): offset for partition, offset in wanted.items()})
-        except (CommitFailedError, IllegalStateError):
-            return frozenset()  # normal: the group has rebalanced, the new owner reads them again
-        except TimeoutError as error:
-            raise BrokerUnavailable("the offsets were not stored in time", group=self._group) from error
-        except KafkaError as error:
-            raise broker_error(error, "the offsets were not stored", group=self._group) from error
+            except (CommitFailedError, IllegalStateError):
+                return frozenset()  # normal: the group has rebalanced, the new owner reads them again
         if owned is not self._owned:
             return frozenset()
         self._progress.committed(wanted)
@@ -213,14 +209,9 @@ class KafkaSubscription:
         if consumer is None or not owned:
             return {}
         spots = {partition: _spot(partition) for partition in owned}
-        try:
-            async with asyncio.timeout(STANDS_WITHIN_S):
-                starts = await consumer.beginning_offsets(list(spots.values()))
-                stored = await asyncio.gather(*(consumer.committed(spot) for spot in spots.values()))
-        except TimeoutError as error:
-            raise BrokerUnavailable("the broker did not tell where the group stands", group=self._group) from error
-        except KafkaError as error:
-            raise broker_error(error, "the broker did not tell where the group stands", group=self._group) from error
+        async with self._asking(STANDS_WITHIN_S, "the broker did not tell where the group stands"):
+            starts = await consumer.beginning_offsets(list(spots.values()))
+            stored = await asyncio.gather(*(consumer.committed(spot) for spot in spots.values()))
         if owned is not self._owned:
             return {}
         found = zip(spots.items(), stored, strict=True)
@@ -237,17 +228,13 @@ class KafkaSubscription:
         if consumer is None or not back:
             return frozenset()
         self._unsure = frozenset(back)
-        try:
-            async with asyncio.timeout(STANDS_WITHIN_S):
+        async with self._asking(STANDS_WITHIN_S, "the group was not set back"):
+            try:
                 if self._pulling is not None:
                     await asyncio.wait({self._pulling})  # what it brings may lie behind the place to go back to
                 await consumer.commit({_spot(partition): offset for partition, offset in back.items()})
-        except (CommitFailedError, IllegalStateError):
-            return frozenset()  # the group has rebalanced: whoever has them now goes back itself
-        except TimeoutError as error:
-            raise BrokerUnavailable("the group was not set back in time", group=self._group) from error
-        except KafkaError as error:
-            raise broker_error(error, "the group was not set back", group=self._group) from error
+            except (CommitFailedError, IllegalStateError):
+                return frozenset()  # the group has rebalanced: whoever has them now goes back itself
         if owned is not self._owned:
             return frozenset()
         self._unsure = frozenset()
@@ -268,18 +255,25 @@ class KafkaSubscription:
         consumer, owned = self._consumer, self._owned
         if consumer is None or not owned:
             return {}
-        try:
-            async with asyncio.timeout(LAG_TIMEOUT_S):
-                ends = await consumer.end_offsets([_spot(partition) for partition in owned])
-                await self._learn(consumer, owned)
-                read = await _read_up_to(consumer, owned)
-        except TimeoutError as error:
-            raise BrokerUnavailable("the broker did not tell the lag in time", group=self._group) from error
-        except KafkaError as error:
-            raise broker_error(error, "the broker did not tell the lag") from error
+        async with self._asking(LAG_TIMEOUT_S, "the broker did not tell the lag"):
+            ends = await consumer.end_offsets([_spot(partition) for partition in owned])
+            await self._learn(consumer, owned)
+            read = await _read_up_to(consumer, owned)
         if _holds_records(self._pulling):
             read = {}  # they were read, and wait for the next poll
         return {one: self._progress.lag(one, ends[_spot(one)], read.get(one)) for one in owned}
+
+    @asynccontextmanager
+    async def _asking(self, within_s: float, message: str) -> AsyncIterator[None]:
+        """Ask the cluster, for so long at most. `message`: what it did not do. Raises BrokerUnavailable when there is
+        no answer in time, and what it refuses, as `broker_error`."""
+        try:
+            async with asyncio.timeout(within_s):
+                yield
+        except TimeoutError as error:
+            raise BrokerUnavailable(f"{message} in time", group=self._group) from error
+        except KafkaError as error:
+            raise broker_error(error, message, group=self._group) from error
 
     async def _learn(self, consumer: Any, partitions: Iterable[Partition]) -> None:
         """Ask where the group stands in partitions of which nothing was handed out in this assignment. Without it a
