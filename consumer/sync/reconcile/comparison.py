@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -19,13 +19,23 @@ from consumer.payments import PaymentsError
 from consumer.plugin import ReadRequest
 from consumer.sync.application import Application
 from consumer.sync.publisher import EventPublisher
-from consumer.sync.reconcile.drift import Drift, DriftReport, compare, weighs
+from consumer.sync.reconcile.drift import Drift, DriftReport, Told, compare, weighs
 from consumer.sync.reconcile.lists import PAGE, ServiceLists, Unplaced
 from consumer.sync.reconcile.policy import ReconcilePolicy, Terms
 from consumer.sync.refresh.odd_records import OddRecords
 
 WEIGHED: Final[tuple[ObjectKind, ...]] = ("subscription", "order")
 ABSENT_MAX: Final = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sorted:
+    """What is done about the records of a page: published `at_once`; `changes` that a brake may hold back; history,
+    only `remembered`. Of the others nothing is published."""
+
+    at_once: list[Observation] = field(default_factory=list)
+    changes: list[Observation] = field(default_factory=list)
+    remembered: list[Observation] = field(default_factory=list)
 
 
 class Comparison:
@@ -88,24 +98,16 @@ class Comparison:
         async with aclosing(self._lists.pages(kind)) as pages:
             async for page in pages:
                 report.listed[kind] += len(page)
-                found: list[Observation] = []
-                for one in page:
-                    if isinstance(one, Unplaced):
-                        report.note_unplaced(one)
-                    elif self._odd.is_whole(one):
-                        found.append(one)
-                    else:
-                        report.note_unplaced(Unplaced(one.object_id, is_paid=one.is_paid))
-                at_once, changes = await self._compared(kind, found, report, terms)
+                ways = await self._compared(kind, self._whole(page, report), report, terms)
                 if report.dry_run:
                     continue
-                await self._publish(at_once, report)
+                await self._publish(ways.at_once, report)
                 if self._is_beyond(report, terms):
                     (held or []).clear()
                 elif held is not None:
-                    held += changes
+                    held += ways.changes
                 else:
-                    await self._make(changes, report)
+                    await self._make(ways.changes, report)
 
     async def ask_absent(self, report: DriftReport, began: datetime) -> None:
         """Live subscriptions that the list did not show: each is read singly, but for those of a braked walk."""
@@ -136,46 +138,38 @@ class Comparison:
 
     # --- comparing and publishing ------------------------------------------------------------------------------
 
+    def _whole(self, page: Sequence[Observation | Unplaced], report: DriftReport) -> list[Observation]:
+        """Those of a page that can be kept; the others are counted."""
+        found: list[Observation] = []
+        for one in page:
+            if isinstance(one, Unplaced):
+                report.note_unplaced(one)
+            elif self._odd.is_whole(one):
+                found.append(one)
+            else:
+                report.note_unplaced(Unplaced(one.object_id, is_paid=one.is_paid))
+        return found
+
     async def _compared(
         self, kind: ObjectKind, found: Sequence[Observation], report: DriftReport, terms: Terms
-    ) -> tuple[list[Observation], list[Observation]]:
-        """Those to be published at once, and those that a brake may hold back."""
+    ) -> Sorted:
+        """These against what is here; a dry run remembers nothing of them."""
         async with self._app.database.reading() as session:
             last = await observations.last(session, self._app.name, kind, [one.object_id for one in found])
             told = await events.told(session, self._app.name, [one.key for one in found])
             lost = await self._lost(session, [one for one in found if one.key in told], last) if terms.has_gap else ()
-        at_once: list[Observation] = []
-        changes: list[Observation] = []
-        remembered: list[Observation] = []
-        for one in found:
-            before, said = last.get(one.object_id), told.get(one.key, {})
-            drift = compare(one, before, said)
-            if drift is Drift.NONE and one.object_id in lost:
-                drift = Drift.DETAIL
-            is_history = terms.baseline and not said and (before is None or terms.is_early)
-            if is_history and kind != "subscription" and drift is not Drift.NONE:
-                remembered.append(one)
-                continue
-            if is_history and drift is Drift.UNKNOWN:
-                report.adopted += 1
-                drift = Drift.FIRST
-            is_counted = drift is Drift.CHANGED or terms.max_changes is not None or not terms.has_gap
-            counts = weighs(one, before, drift) and is_counted
-            report.note(one, before, drift, counts=counts)
-            if drift is not Drift.NONE:
-                (changes if counts else at_once).append(one)
-        report.baseline += len(remembered)
+        ways = _sorted(found, last, told, lost, terms, report)
         if kind == "subscription":
             is_live = [one.read_at < terms.began and status_of(one.state) != ENDED for one in last.values()]
             report.seen_live += sum(is_live)
         if not report.dry_run:
+            # What is held back or not yet published stays unseen: an event that came before and is recorded later, or
+            # that told of what a broker would not take now, still tells of it.
+            unchanged = sorted(last.keys() - {one.object_id for one in (*ways.changes, *ways.at_once)})
             async with self._app.database.transaction() as session:
-                # What is held back or not yet published stays unseen: an event that came before and is recorded later,
-                # or that told of what a broker would not take now, still tells of it.
-                unchanged = sorted(last.keys() - {one.object_id for one in (*changes, *at_once)})
                 await observations.seen(session, self._app.name, kind, unchanged, self._app.clock.now())
-                await observations.keep(session, [one.observed for one in remembered])
-        return at_once, changes
+                await observations.keep(session, [one.observed for one in ways.remembered])
+        return ways
 
     async def _lost(
         self, session: AsyncSession, found: Sequence[Observation], last: Mapping[str, Observed]
@@ -208,3 +202,34 @@ class Comparison:
             for one in some:
                 if one.event_id in left.ids:
                     report.note_too_large(one, for_now=one.event_id in for_now)
+
+
+def _sorted(
+    found: Sequence[Observation],
+    last: Mapping[str, Observed],
+    told: Mapping[str, Told],
+    lost: Collection[str],
+    terms: Terms,
+    report: DriftReport,
+) -> Sorted:
+    """What is done about each, and counted in the report: `last` observed, `told` by events, `lost` on its way here."""
+    ways = Sorted()
+    for one in found:
+        before, said = last.get(one.object_id), told.get(one.key, {})
+        drift = compare(one, before, said)
+        if drift is Drift.NONE and one.object_id in lost:
+            drift = Drift.DETAIL
+        is_history = terms.baseline and not said and (before is None or terms.is_early)
+        if is_history and one.kind != "subscription" and drift is not Drift.NONE:
+            report.baseline += 1
+            ways.remembered.append(one)
+            continue
+        if is_history and drift is Drift.UNKNOWN:
+            report.adopted += 1
+            drift = Drift.FIRST
+        is_counted = drift is Drift.CHANGED or terms.max_changes is not None or not terms.has_gap
+        counts = weighs(one, before, drift) and is_counted
+        report.note(one, before, drift, counts=counts)
+        if drift is not Drift.NONE:
+            (ways.changes if counts else ways.at_once).append(one)
+    return ways
