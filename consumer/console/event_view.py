@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.errors import NotFound, NotUnderstood
 from consumer.events import parse_json
 from consumer.ledger.engine.chunks import grouped
-from consumer.ledger.handling import events, handlers, runs
+from consumer.ledger.handling import attempts, events, handlers, runs
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.outcomes import outcomes
 from consumer.ledger.tables import AttemptRow, EventRow, QuarantineRow, RunRow, RunStatus
@@ -28,17 +28,17 @@ async def read_event(
     if row is None:
         raise NotFound("the ledger has no such event", application=application, event_id=event_id[:100])
     of_event = await runs.of_event(session, application, event_id)
-    attempts = await runs.attempts_of(session, application, event_id)
-    return row, of_event, attempts, await runbooks_of(session, of_event)
+    tried = await attempts.of_event(session, application, event_id)
+    return row, of_event, tried, await runbooks_of(session, of_event)
 
 
 async def event_view(session: AsyncSession, application: str, event_id: str) -> dict[str, Any]:
     """The event with its runs and their attempts, without its payload. Raises NotFound."""
-    row, of_event, attempts, runbooks = await read_event(session, application, event_id)
+    row, of_event, tried, runbooks = await read_event(session, application, event_id)
     return {
         **event_document(row),
         "runs": [run_document(one, runbooks) for one in of_event],
-        "attempts": [attempt_document(one) for one in attempts],
+        "attempts": [attempt_document(one) for one in tried],
     }
 
 
@@ -61,8 +61,8 @@ async def runbooks_of(session: AsyncSession, of_event: Sequence[RunRow]) -> dict
 
 async def traces_of(session: AsyncSession, application: str, event_id: str) -> dict[str, str]:
     """The author's lines that the last failed attempt of each handler came through."""
-    attempts = await runs.attempts_of(session, application, event_id)
-    return {one.handler: one.trace for one in attempts if one.trace}
+    tried = await attempts.of_event(session, application, event_id)
+    return {one.handler: one.trace for one in tried if one.trace}
 
 
 def place_in(trace: str | None) -> str | None:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger import leases
 from consumer.ledger.engine.counting import up_to
-from consumer.ledger.handling import events, handlers, outbox, runs
+from consumer.ledger.handling import events, handlers, outbox, queue
 from consumer.ledger.plans import plans
 from consumer.ledger.plans.plans import HalfApplied
 from consumer.ledger.reading import hints, quarantine, read_requests
@@ -88,7 +88,7 @@ class Figures:
 
 async def figures(session: AsyncSession, now: datetime) -> Figures:
     """How things stand now."""
-    counted = await runs.count_by_status(session)
+    counted = await queue.count_by_status(session)
     by_status: Counter[str] = Counter()
     waits: Counter[str] = Counter()
     for (handler, status), count in counted.items():
@@ -98,15 +98,15 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
     gone = sorted(await handlers.gone(session, waits, now))
     paused = sorted(await handlers.paused(session))
     held = {*gone, *paused}
-    overdue = [at for name, at in (await runs.oldest_due(session)).items() if name not in held and at <= now]
+    overdue = [at for name, at in (await queue.oldest_due(session)).items() if name not in held and at <= now]
     unasked, oldest_unasked_at = await hints.unasked(session)
     lately = await quarantine.count_since(session, now - LATELY)
     due = select(_READS.c.due_at).order_by(_READS.c.due_at)
     unreadable, unreadable_first = await read_requests.unreadable(session, await leases.led(session, now))
     waiting, oldest_emitted = await outbox.waiting(session, now)
-    breakers, put_off = await handlers.waiting(session) & waits.keys(), await runs.put_off(session, now)
+    breakers, put_off = await handlers.waiting(session) & waits.keys(), await queue.put_off(session, now)
     died = {handler for (handler, status), count in counted.items() if status == RunStatus.DEAD and count}
-    in_trouble = {*died, *paused, *breakers, *put_off, *await runs.failing(session)}
+    in_trouble = {*died, *paused, *breakers, *put_off, *await queue.failing(session)}
     return Figures(
         at=now,
         events=await events.about_how_many(session),

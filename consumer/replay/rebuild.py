@@ -27,8 +27,9 @@ from sqlalchemy.schema import sort_tables
 
 from consumer.errors import HandlerMisuse, RebuildDiffers
 from consumer.ledger import Database
-from consumer.ledger.handling import events, past
-from consumer.ledger.handling.told import Told
+from consumer.ledger.handling import events
+from consumer.ledger.rebuilding import past
+from consumer.ledger.rebuilding.told import Told
 from consumer.plugin import Context, Emission, Event, Handler, Reject, SnapshotKind, Source
 from consumer.wire import SEED, own_event
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from consumer.ledger.handling.runs import Attempt, blocks_when_dead
+from consumer.ledger.handling.attempts import Attempt
+from consumer.ledger.handling.runs import blocks_when_dead
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Event, Handler
 from consumer.retry import Dead, RetryAt, decide

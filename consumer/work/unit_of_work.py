@@ -16,10 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.events import Event
 from consumer.ledger import audit
 from consumer.ledger.audit import Noted
-from consumer.ledger.handling import dead, outbox, runs
+from consumer.ledger.handling import attempts, dead, outbox, runs
+from consumer.ledger.handling.attempts import Attempt
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.outbox import Emitted
-from consumer.ledger.handling.runs import Attempt, Run
+from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import AuditNote, Context, Handler, ReadRequest
@@ -78,7 +79,7 @@ class UnitOfWork:
         """Write everything; the order keeps locks in one order on every worker. `done_at`: a time after the last call,
         as a handler may have waited for another transaction's lock, and was done after that."""
         await runs.add(session, self.runs, self.now, done_at)
-        await runs.add_attempts(session, self.attempts)
+        await attempts.add(session, self.attempts)
         await dead.bury(session, [run.id for run in self.runs if run.status is RunStatus.DEAD], self.now)
         await self.emit(session, self.emitted)
         for application in sorted(self.reads):

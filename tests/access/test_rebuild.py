@@ -25,7 +25,7 @@ from consumer.errors import RebuildDiffers, TermsDiffer
 from consumer.events import Event, Trust
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.ledger.handling import told
+from consumer.ledger.rebuilding import told
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow, ReadRow
 from consumer.plugin import Context, Handler, declared, derived_id, handles
 from consumer.plugin.options import options_for

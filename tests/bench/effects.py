@@ -13,7 +13,7 @@ from sqlalchemy import text
 from consumer.broker import EmbeddedBroker
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import queue
 from consumer.plugin import Context, Event, handles
 from tests.bench.ratio import Ratio, one_core
 from tests.support.ledger.history import Past, finished, take_statistics
@@ -78,4 +78,4 @@ async def _is_done(database: Database, last: int) -> bool:
     """Whether all has come in and nothing waits."""
     async with database.reading() as session:
         newest = (await session.execute(text("SELECT max(seq) FROM events"))).scalar_one()
-        return bool(newest) and newest >= last and not await runs.count_by_status(session)
+        return bool(newest) and newest >= last and not await queue.count_by_status(session)

@@ -16,8 +16,9 @@ from consumer.console.explain import explain_customer, explain_order, explain_su
 from consumer.console.operators.words import say
 from consumer.errors import NotFound
 from consumer.ledger import Database, leases
-from consumer.ledger.handling import handlers, runs
-from consumer.ledger.handling.runs import Attempt, Run
+from consumer.ledger.handling import attempts, handlers, runs
+from consumer.ledger.handling.attempts import Attempt
+from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import DeadLetterRow, RunStatus
 from consumer.plugin import Context, Event, Handler
 from handlers.access.policy import Policy
@@ -237,14 +238,14 @@ async def test_a_run_that_failed_says_why_and_in_which_line(sqlite_ledger: Datab
     about = {"application": "default", "event_id": "evt_1", "handler": "shop:told"}
     run = Run(**about, seq=1, key="order:A1", blocking=True, status=RunStatus.DEAD, next_at=START, attempts=8, **said_)
     trace = "plug/warehouse.py:6 < plug/warehouse.py:2"
-    attempts = [
+    tries = [
         Attempt(**about, number=number, outcome="dead", fingerprint=None, code_version="1", worker="w", trace=where,
                 started_at=START + timedelta(seconds=number), finished_at=START + timedelta(seconds=number), **said_)
         for number, where in ((7, "plug/other.py:1"), (8, trace))
     ]  # fmt: skip
     async with sqlite_ledger.transaction() as session:
         await runs.add(session, [run], START)
-        await runs.add_attempts(session, attempts)
+        await attempts.add(session, tries)
     async with sqlite_ledger.reading() as session:
         found = await explain_order(session, "default", "A1")
     [told] = [one for one in found["next"] if one["code"] == "run.dead"]

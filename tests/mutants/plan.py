@@ -54,6 +54,8 @@ TESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("consumer/runtime/*", ("tests/runtime", "tests/sync")),
     ("consumer/lists/*", ("tests/lists", "tests/sync/backfill")),
     ("consumer/ledger/handling/runs*.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
+    ("consumer/ledger/handling/attempts.py", (HANDLING, "tests/work/dispatch")),
+    ("consumer/ledger/handling/queue.py", (HANDLING, "tests/work/dispatch", "tests/work/ingest")),
     ("consumer/ledger/reading/read_requests.py", (f"{READING}/test_reads_coalesce.py", "tests/sync/refresh")),
     ("handlers/access/*", ("tests/access", "tests/hostile/test_access_is_not_taken_in_a_race.py")),
     (

@@ -18,10 +18,10 @@ from consumer.broker import Broker
 from consumer.errors import RebuildDiffers, UsageError
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import past
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import ObjectKind, Observation
+from consumer.ledger.rebuilding import past
 from consumer.work.registry import load_registry
 from tests.access.test_rebuild import live_in, rebuild
 from tests.support.desk import Desk

@@ -14,7 +14,7 @@ import pytest
 from consumer.broker import EmbeddedBroker
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import queue
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess, command
@@ -64,7 +64,7 @@ async def test_from_status_to_clean_invariants(tmp_path: Path) -> None:
 
     async def stands(status: str, count: int) -> bool:
         async with database.reading() as session:
-            return (await runs.count_by_status(session)).get(("shop:ship", status), 0) == count
+            return (await queue.count_by_status(session)).get(("shop:ship", status), 0) == count
 
     try:
         work.spawn()

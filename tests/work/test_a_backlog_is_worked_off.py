@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from consumer.ledger import Database
-from consumer.ledger.handling import events, runs
+from consumer.ledger.handling import events, queue, runs
 from consumer.ledger.handling.runs import Finish
 from consumer.ledger.tables import RunStatus
 from tests.support.ledger.history import AT, Past, finished, keep_statistics, take_statistics, waiting
@@ -59,7 +59,7 @@ class Effort:
 
     async def _round(self) -> int:
         async with self.database.reading() as session:
-            assert (await runs.next_due(session, self._now)).keys() == {HANDLER}
+            assert (await queue.next_due(session, self._now)).keys() == {HANDLER}
             if self._rounds % LOOK_EVERY == 0:
                 assert not (await runs.stranded(session)).stranded
         async with self.database.transaction() as session:
@@ -94,4 +94,4 @@ async def test_a_long_past_costs_no_more_than_half_the_rate(
     assert old.done >= WAITING / 2, f"{old.done} of {WAITING} when the fresh ledger was through"
     await slower
     async with database.reading() as session:
-        assert await runs.next_due(session, AT + timedelta(days=1)) == {}
+        assert await queue.next_due(session, AT + timedelta(days=1)) == {}

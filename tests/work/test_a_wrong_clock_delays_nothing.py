@@ -24,7 +24,7 @@ from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import events, outbox, runs
+from consumer.ledger.handling import events, outbox, queue, runs
 from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import hints, read_requests
@@ -378,7 +378,7 @@ async def test_what_was_put_off_while_the_ledgers_clock_was_ahead_is_due_when_it
             machine.late = timedelta(0)
             await eventually(lambda: is_now(took[-1]), within_s=30)
     async with database.reading() as session:
-        assert not await runs.next_due(session, datetime.now(UTC))
+        assert not await queue.next_due(session, datetime.now(UTC))
 
 
 async def test_what_was_put_off_by_a_clock_that_was_ahead_is_due_and_no_timer_is(database: Database) -> None:
@@ -410,7 +410,7 @@ async def test_what_was_put_off_by_a_clock_that_was_ahead_is_due_and_no_timer_is
     async with database.reading() as session:
         assert [one.event_id for one in await outbox.due(session, now, 9)] == ["drv_at_once"]
         assert [one.object_id for one in await read_requests.due(session, now, 9)] == ["at_once", "tried"]
-        assert await runs.next_due(session, now) == {"x:y": now}
+        assert await queue.next_due(session, now) == {"x:y": now}
         assert [event_id for event_id, _ in await hints.due_ids(session, "default", now, 9)] == ["evt_hint"]
     async with database.transaction() as session:
         found = await runs.claim(session, handler="x:y", worker="w", limit=9, now=now, lease_s=15)
@@ -434,7 +434,7 @@ async def test_an_attempt_under_way_while_the_clock_was_set_back_is_not_put_off(
     while await set_back.heed():
         pass
     async with database.reading() as session:
-        assert await runs.next_due(session, NOW) == {"x:y": NOW}
+        assert await queue.next_due(session, NOW) == {"x:y": NOW}
 
 
 @OFF

@@ -23,7 +23,7 @@ from consumer.errors import DatabaseMissing, LedgerError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import handlers as ledger_handlers
-from consumer.ledger.handling.runs import PutOff, count_by_status, put_off
+from consumer.ledger.handling.queue import PutOff, count_by_status, put_off
 from consumer.ledger.plans import candidates
 from consumer.ledger.tables import HandlerRow, RunStatus
 from consumer.plugin import Handler

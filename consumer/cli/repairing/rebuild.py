@@ -19,7 +19,7 @@ from consumer.cli.plugins import registry_of
 from consumer.errors import SettingsError, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import past
+from consumer.ledger.rebuilding import past
 from consumer.ledger.tables import REASON_CHARS
 from consumer.replay.rebuild import Rebuilt
 from consumer.settings import Role, Settings

@@ -19,7 +19,7 @@ from consumer.columns import among
 from consumer.console.alarms import taken
 from consumer.console.alarms.taken import taker
 from consumer.ledger.engine.chunks import grouped
-from consumer.ledger.handling import lanes, runs
+from consumer.ledger.handling import lanes, queue
 from consumer.ledger.handling.handlers import bystanders, handing_on
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import PAID, status_of
@@ -91,7 +91,7 @@ async def _unfinished(session: AsyncSession) -> list[Waiting]:
     found: dict[tuple[str, str], tuple[set[str], list[datetime]]] = {}
     beside: set[Any] = {row[0] for row in await session.execute(bystanders())}
     projections: list[Any] = [row[0] for row in await session.execute(handing_on())]
-    for handler, status in await runs.count_by_status(session):
+    for handler, status in await queue.count_by_status(session):
         rows: Sequence[Any] = (await session.execute(_open(handler, status, projections))).all()
         unknown = await _paid_there(session, [(row[0], row[4]) for row in rows]) if handler == OBSERVES else frozenset()
         for application, event_id, event_type, at, key, by in rows:

@@ -17,7 +17,7 @@ from consumer.console.invariants.report import Report, micro_of
 from consumer.console.invariants.service import PAGE, Seen, Service
 from consumer.events import parse_time
 from consumer.ledger import Database
-from consumer.ledger.handling import requests, runs
+from consumer.ledger.handling import queue, requests
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import PAID, status_of
 from consumer.ledger.tables import RunStatus
@@ -101,7 +101,7 @@ class Check:
     async def _work(self, report: Report) -> None:
         """What the built-in handlers gave up is in no book."""
         async with self._database.reading() as session:
-            counts = await runs.count_by_status(session)
+            counts = await queue.count_by_status(session)
         for (handler, status), count in sorted(counts.items()):
             if status == RunStatus.DEAD and handler.startswith(BUILT_IN):
                 self._name(report, "projection_dead", "handler", handler, f": {count} run(s)")

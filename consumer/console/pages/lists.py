@@ -19,7 +19,7 @@ from consumer.console.pages.render import link, page
 from consumer.errors import UsageError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import dead, events, handlers, runs
+from consumer.ledger.handling import dead, events, handlers, queue
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.handling.events import SEARCHED_MAX, EventFilter
 from consumer.ledger.plans import plans
@@ -153,7 +153,7 @@ async def list_handlers(request: web.Request) -> web.Response:
         now = await shared_time(session)
         rows = await handlers.everyone(session)
         living = await handlers.living(session, now)
-        counted = await runs.count_by_status(session)
+        counted = await queue.count_by_status(session)
     died = {name: count for (name, status), count in counted.items() if status == RunStatus.DEAD and count}
     gets_on = living - died.keys()
     running = [one for one in rows if one.name in gets_on and one.paused_at is None and one.waiting_since is None]

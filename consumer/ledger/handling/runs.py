@@ -21,16 +21,12 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     Integer,
-    Select,
     Table,
     Update,
     and_,
     bindparam,
     case,
-    delete,
     exists,
-    func,
-    insert,
     literal_column,
     null,
     or_,
@@ -40,16 +36,12 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import Given, among_given
-from consumer.errors import HandlerEndsProcess
 from consumer.ledger.engine.chunks import grouped, matching
-from consumer.ledger.engine.counting import each_statement, up_to
 from consumer.ledger.handling import lanes
-from consumer.ledger.tables import REASON_CHARS, AttemptRow, DeadLetterRow, HandlerRow, RunRow, RunStatus
+from consumer.ledger.tables import REASON_CHARS, HandlerRow, RunRow, RunStatus
 from consumer.retry import OnDead
 
 _RUNS: Table = RunRow.__table__
-_ATTEMPTS: Table = AttemptRow.__table__
-_LETTERS: Table = DeadLetterRow.__table__
 _HANDLERS: Table = HandlerRow.__table__
 _STILL_RETRYING = lanes.stands(RunStatus.RETRYING)
 _STILL_PARKED = lanes.stands(RunStatus.PARKED)
@@ -64,14 +56,8 @@ INSTANT: Final = timedelta(microseconds=1)
 CLAIM_ROUNDS = 10
 PARKED_A_LOOK = 1000
 SET_BACK_AT_ONCE = 2000
-PUT_OFF_LOOK = 1000
-PUT_OFF_LONG = timedelta(days=1)
-PUT_OFF: Final = "retry_later"
-"""The code of a try that its handler puts off, which costs no attempt: the next one has the same number."""
 ALONE: Final = "at_work_alone"
 """The code of a run that its worker works on, and on nothing else: if the process ends, it was this one."""
-PUT_OFF_KEPT: Final = 20
-"""Of those in a row the newest are kept: a handler may look for its warehouse every minute, for months."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,25 +107,6 @@ class ClaimedRun:
     def id(self) -> tuple[str, str, str]:
         """(application, event id, handler)."""
         return (self.application, self.event_id, self.handler)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """One attempt as it is to be stored."""
-
-    application: str
-    event_id: str
-    handler: str
-    number: int
-    outcome: str
-    code: str | None
-    reason: str | None
-    fingerprint: str | None
-    code_version: str
-    worker: str
-    started_at: datetime
-    finished_at: datetime
-    trace: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,37 +185,6 @@ def _run_values(run: Run, now: datetime, words: Sequence[str]) -> dict[str, Any]
     return values | {name: getattr(run, name) for name in words} if words else values
 
 
-async def add_attempts(session: AsyncSession, attempts: Sequence[Attempt]) -> None:
-    """Keep the attempts. One that is kept already is left: whose commit was not acknowledged, it is stored again. Of
-    tries that were put off one after another the newest are kept."""
-    if not attempts:
-        return
-    given = [_attempt_values(attempt) for attempt in attempts]
-    await session.execute(_KEEP, given)
-    if put_off := [{f"b_{name}": one[name] for name in _OF_A_NUMBER} for one in given if one["code"] == PUT_OFF]:
-        await session.execute(_FORGET, put_off)
-
-
-_GIVEN_ATTEMPT = {name: bindparam(name, type_=_ATTEMPTS.c[name].type) for name in Attempt.__dataclass_fields__}
-_SAME_ATTEMPT = ("application", "event_id", "handler", "worker", "started_at")
-_KEEP = insert(_ATTEMPTS).from_select(
-    list(_GIVEN_ATTEMPT),
-    select(*_GIVEN_ATTEMPT.values()).where(
-        ~exists().where(*[_ATTEMPTS.c[name] == _GIVEN_ATTEMPT[name] for name in _SAME_ATTEMPT])
-    ),
-)
-_OF_A_NUMBER = ("application", "event_id", "handler", "number")
-_IS_OF_IT = and_(_ATTEMPTS.c.code == PUT_OFF, *[_ATTEMPTS.c[name] == bindparam(f"b_{name}") for name in _OF_A_NUMBER])
-_LAST_KEPT = select(_ATTEMPTS.c.id).where(_IS_OF_IT).order_by(_ATTEMPTS.c.id.desc()).limit(1).offset(PUT_OFF_KEPT - 1)
-_FORGET = delete(_ATTEMPTS).where(_IS_OF_IT, _ATTEMPTS.c.id < _LAST_KEPT.scalar_subquery())
-
-
-def _attempt_values(attempt: Attempt) -> dict[str, Any]:
-    values = dict(attempt.__dict__)
-    values["reason"] = (attempt.reason or "")[:REASON_CHARS] or None
-    return values
-
-
 async def claim(
     session: AsyncSession,
     *,
@@ -296,7 +232,7 @@ async def claim_new(
 
 
 _NOW: BindParameter[Any] = bindparam("now", type_=_RUNS.c.next_at.type)
-_IS_UNCLAIMED = or_(
+IS_UNCLAIMED = or_(
     _RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < bindparam("over", type_=_RUNS.c.claimed_until.type)
 )
 _IS_ALONE = _RUNS.c.code == literal_column(f"'{ALONE}'")
@@ -305,7 +241,7 @@ _HEAD = lanes.head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("
 
 def _is_due(handler: BindParameter[Any]) -> tuple[ColumnElement[bool], ...]:
     is_paused = exists().where(_HANDLERS.c.name == handler, _HANDLERS.c.paused_at.is_not(None))
-    return (_RUNS.c.handler == handler, _RUNS.c.next_at <= _NOW, _IS_UNCLAIMED, ~is_paused)
+    return (_RUNS.c.handler == handler, _RUNS.c.next_at <= _NOW, IS_UNCLAIMED, ~is_paused)
 
 
 _DUE = (
@@ -381,17 +317,6 @@ async def renew(
     until = now + timedelta(seconds=lease_s)
     statement = _SET_OURS if alone else _RENEW_NOT_ALONE
     await _set(session, ids, {"claimed_until": until, "b_worker": worker}, statement)
-
-
-async def ended_with(session: AsyncSession, run: ClaimedRun) -> int:
-    """In how many of its attempts the process ended; since it was redriven, where it was dead before."""
-    same = [_ATTEMPTS.c[name] == getattr(run, name) for name in ("application", "event_id", "handler")]
-    ended = _ATTEMPTS.c.code == HandlerEndsProcess.code
-    died = exists().where(
-        *[_LETTERS.c[name] == getattr(run, name) for name in ("application", "event_id", "handler")],
-        _LETTERS.c.died_at >= _ATTEMPTS.c.finished_at,
-    )
-    return await session.scalar(select(func.count()).select_from(_ATTEMPTS).where(*same, ended, ~died)) or 0
 
 
 async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: str) -> None:
@@ -505,35 +430,6 @@ async def release(session: AsyncSession, page: lanes.Page, now: datetime) -> int
     return await _let_go(session, page.stranded, now)
 
 
-async def next_due(session: AsyncSession, over: datetime) -> dict[str, datetime]:
-    """Handler to when its next run that nobody works on is due; it may be in the past. `over`: as for `claim`."""
-    return {handler: at for handler, at in await session.execute(_NEXT_DUE, {"over": over}) if at is not None}
-
-
-async def oldest_due(session: AsyncSession) -> dict[str, datetime]:
-    """Handler to when its oldest run is due, or was, whether or not somebody works on it."""
-    return {handler: at for handler, at in await session.execute(_first_due()) if at is not None}
-
-
-def _first_due(*where: Any) -> Select[Any]:
-    """From handler to handler by index `ix_runs_queue`, one probe each, and then the first run of each."""
-    first = select(func.min(_RUNS.c.handler)).where(lanes.is_status(RunStatus.RETRYING))
-    names = select(first.scalar_subquery().label("handler")).cte("names", recursive=True)
-    following = first.where(_RUNS.c.handler > names.c.handler).scalar_subquery()
-    names = names.union_all(select(following).where(names.c.handler.is_not(None)))
-    at = (
-        select(_RUNS.c.next_at)
-        .where(lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == names.c.handler, *where)
-        .order_by(_RUNS.c.next_at)
-        .limit(1)
-        .scalar_subquery()
-    )
-    return select(names.c.handler, at).where(names.c.handler.is_not(None))
-
-
-_NEXT_DUE = _first_due(_IS_UNCLAIMED)  # asked at every claim: built once
-
-
 async def after_set_back(session: AsyncSession, now: datetime, lease_s: float) -> bool:
     """The clock was ahead, and was set back: what it put off is due now, and a claim ends within a lease; the living
     renew theirs. Some thousand at once; returns whether there may be more. What somebody else is just changing is
@@ -576,84 +472,3 @@ async def of_handler(session: AsyncSession, handler: str, events: Collection[tup
         rows = (await session.execute(select(RunRow).where(condition))).scalars()
         found |= {(row.application, row.event_id, row.handler): row for row in rows}
     return found
-
-
-async def attempts_of(session: AsyncSession, application: str, event_id: str) -> Sequence[AttemptRow]:
-    """The kept attempts of an event's runs, oldest first."""
-    statement = select(AttemptRow).where(_ATTEMPTS.c.application == application, _ATTEMPTS.c.event_id == event_id)
-    return (await session.execute(statement.order_by(_ATTEMPTS.c.id))).scalars().all()
-
-
-_HANDLERS_WITH = {
-    status: each_statement(_RUNS.c.handler, lanes.is_status(status))
-    for status in (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD)
-}
-
-
-async def count_by_status(session: AsyncSession) -> dict[tuple[str, str], int]:
-    """(handler, status) to how many runs wait or are dead, at most COUNT_MAX; what is done with is left out."""
-    found: dict[tuple[str, str], int] = {}
-    for status, handlers in _HANDLERS_WITH.items():
-        for handler in await session.scalars(handlers):
-            of_handler = select(_RUNS.c.handler).where(lanes.is_status(status), _RUNS.c.handler == handler)
-            found[handler, status.value] = await up_to(session, of_handler)
-    return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class PutOff:
-    """A run that was tried, and asks for later again and again: since when its event waits, and the last reason."""
-
-    application: str
-    event_id: str
-    since: datetime
-    reason: str | None
-
-
-async def put_off(session: AsyncSession, now: datetime) -> dict[str, PutOff]:
-    """Handler to the oldest of its runs that waits for its next time for PUT_OFF_LONG and more, whether that costs
-    attempts or not. Looks at the PUT_OFF_LOOK of each handler that come next."""
-    found: dict[str, PutOff] = {}
-    for handler in await session.scalars(_HANDLERS_WITH[RunStatus.RETRYING]):
-        given = {"handler": handler, "now": now, "long_ago": now - PUT_OFF_LONG}
-        if (row := (await session.execute(_PUT_OFF, given)).first()) is not None:
-            found[handler] = PutOff(
-                application=row.application, event_id=row.event_id, since=row.created_at, reason=row.reason
-            )
-    return found
-
-
-async def failing(session: AsyncSession) -> frozenset[str]:
-    """The handlers of which some run failed and is tried again. Looks at the PUT_OFF_LOOK of each that come next."""
-    return await _of_which_one(session, _FAILING)
-
-
-async def suspected(session: AsyncSession) -> frozenset[str]:
-    """The handlers of which a worker left some run behind alone. Looks as far as `failing`."""
-    return await _of_which_one(session, _SUSPECTED)
-
-
-async def _of_which_one(session: AsyncSession, stands_so: Select[Any]) -> frozenset[str]:
-    wanting = list(await session.scalars(_HANDLERS_WITH[RunStatus.RETRYING]))
-    return frozenset([one for one in wanting if (await session.execute(stands_so, {"handler": one})).first()])
-
-
-def _has_code(*codes: str) -> Select[Any]:
-    """One of these; any, where none is given."""
-    waits = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler"))
-    coming = select(_RUNS.c.code).where(*waits).order_by(_RUNS.c.next_at).limit(PUT_OFF_LOOK).subquery()
-    return select(coming.c.code).where(coming.c.code.in_(codes) if codes else coming.c.code.is_not(None)).limit(1)
-
-
-def _oldest_put_off() -> Select[Any]:
-    columns = (_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.created_at, _RUNS.c.code, _RUNS.c.reason)
-    waits = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler"), _RUNS.c.next_at > _NOW)
-    coming = select(*columns).where(*waits).order_by(_RUNS.c.next_at).limit(PUT_OFF_LOOK).subquery()
-    long_ago = bindparam("long_ago", type_=_RUNS.c.created_at.type)
-    old = select(coming).where(coming.c.code.is_not(None), coming.c.created_at <= long_ago)
-    return old.order_by(coming.c.created_at).limit(1)
-
-
-_PUT_OFF = _oldest_put_off()
-_FAILING = _has_code()
-_SUSPECTED = _has_code(ALONE, HandlerEndsProcess.code)

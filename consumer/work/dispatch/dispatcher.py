@@ -19,7 +19,7 @@ from consumer.clock import Clock, Leaps, Pace, rest
 from consumer.errors import LedgerError, code_of
 from consumer.events import Event
 from consumer.ledger import Database
-from consumer.ledger.handling import events, runs
+from consumer.ledger.handling import events, queue, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import RunStatus
@@ -229,8 +229,8 @@ class Dispatcher:
         try:
             await self._give_back_what_may_not_start()
             async with self._database.reading() as session:
-                due = await runs.next_due(session, self._over(now := self._clock.now()))
-                last = await runs.suspected(session) if self._lets_others_go_first() else frozenset()
+                due = await queue.next_due(session, self._over(now := self._clock.now()))
+                last = await queue.suspected(session) if self._lets_others_go_first() else frozenset()
             self._upcoming = [at for at in due.values() if at > now]
             self._caught_up = {one.name for one in self._registry.handlers if due.get(one.name, LATER) > now}
             ready = [(name in last, at, name) for name, at in due.items() if at <= now and name not in self.paused]

@@ -13,7 +13,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger.handling import dead, runs
+from consumer.ledger.handling import attempts, dead
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.tables import RunStatus
 from consumer.work.dispatch.result_writer import Result
@@ -36,7 +36,7 @@ class Verdict:
 
 async def judge(session: AsyncSession, run: ClaimedRun, now: datetime) -> Verdict:
     """What becomes of a run that its worker left behind alone. Raises LedgerError."""
-    times = await runs.ended_with(session, run) + 1
+    times = await attempts.ended_with(session, run) + 1
     again_s = AGAIN_S if times < ENDED_MAX else None
     outcome = ended_its_process(run.handler, run.left_by or "", times, again_s=again_s)
     is_habit = again_s is None and await dead.has_died_of(

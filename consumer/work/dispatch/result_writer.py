@@ -13,8 +13,9 @@ from consumer.clock import Clock
 from consumer.errors import LedgerError
 from consumer.events import Event
 from consumer.ledger import Database
-from consumer.ledger.handling import dead, runs
-from consumer.ledger.handling.runs import Attempt, ClaimedRun, Finish
+from consumer.ledger.handling import attempts, dead, runs
+from consumer.ledger.handling.attempts import Attempt
+from consumer.ledger.handling.runs import ClaimedRun, Finish
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
 from consumer.telemetry.logs import Condition
@@ -82,7 +83,7 @@ def _finish(handler: Handler, run: ClaimedRun, transition: Transition) -> Finish
 
 async def store(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> int:
     """Write results in this transaction; returns how many runs are due because of them."""
-    await runs.add_attempts(session, [result.attempt for result in results if result.attempt is not None])
+    await attempts.add(session, [result.attempt for result in results if result.attempt is not None])
     let_go = await runs.finish(session, [result.finish for result in results], worker=worker, now=now)
     died = [result.run.id for result in results if result.finish.status is RunStatus.DEAD]
     await dead.bury(session, died, now)

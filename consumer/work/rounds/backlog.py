@@ -9,7 +9,7 @@ from consumer.broker.base import Lag, Partition
 from consumer.clock import Clock, is_set_within, until_tick
 from consumer.errors import BrokerError
 from consumer.ledger import Database
-from consumer.ledger.handling import outbox, runs
+from consumer.ledger.handling import outbox, queue
 from consumer.telemetry.logs import Condition
 from consumer.work.observer import Observer
 
@@ -48,6 +48,6 @@ class Backlog:
         """Runs by their status, and what waits to go out. Raises LedgerError."""
         now = self._clock.now()
         async with self._database.reading() as session:
-            self._observer.runs(await runs.count_by_status(session))
+            self._observer.runs(await queue.count_by_status(session))
             waiting, oldest = await outbox.waiting(session, now)
         self._observer.outbox(waiting, (now - oldest).total_seconds() if oldest else 0.0)

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from consumer.broker import open_broker
 from consumer.ledger import Database
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import queue
 from tests.bench.job.prepared import webhooks
 from tests.bench.processes.stacks import upgraded
 from tests.bench.ratio import Cost, Measured, Ratio, processor_s
@@ -110,4 +110,4 @@ async def _is_done(database: Database, orders: int) -> bool:
     """Whether so many came in and nothing waits."""
     async with database.reading() as session:
         came = (await session.execute(text("SELECT count(*) FROM events"))).scalar_one()
-        return bool(came >= orders) and not await runs.count_by_status(session)
+        return bool(came >= orders) and not await queue.count_by_status(session)

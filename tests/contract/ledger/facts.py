@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.errors import LedgerUnavailable
 from consumer.events import Delivery, Event, Source, Trust
 from consumer.ledger import Database
-from consumer.ledger.handling import runs
-from consumer.ledger.handling.runs import Attempt, ClaimedRun, Finish, Run
+from consumer.ledger.handling import attempts, runs
+from consumer.ledger.handling.attempts import Attempt
+from consumer.ledger.handling.runs import ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunRow, RunStatus
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -100,7 +101,7 @@ def finish(
     )
 
 
-def attempt(number: int = 1, *, started_s: float = 0, code: str = runs.PUT_OFF, worker: str = "one") -> Attempt:
+def attempt(number: int = 1, *, started_s: float = 0, code: str = attempts.PUT_OFF, worker: str = "one") -> Attempt:
     """A try of event 1 that did not succeed."""
     return Attempt(
         application="default",

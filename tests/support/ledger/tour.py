@@ -225,9 +225,9 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.handling.outbox.mark_published": [{"rows": [_row(OutboxRow, seq=1000001)]}],
     "ledger.handling.runs.add": [{"runs": facts.lane(1_000_001, 1_000_002)}],
     "ledger.handling.runs.blocked_lanes": [{"keys": [("default", "order:order-5")]}],
-    "ledger.handling.runs.add_attempts": [{"attempts": [facts.attempt()]}],
+    "ledger.handling.attempts.add": [{"attempts": [facts.attempt()]}],
     "ledger.handling.runs.claim_new": [{"added": facts.lane(1_000_001), "worker": "w", "now": NOW, "lease_s": 1.0}],
-    "ledger.handling.runs.ended_with": [{"run": _CLAIMED}],
+    "ledger.handling.attempts.ended_with": [{"run": _CLAIMED}],
     "ledger.handling.runs.stranded": [{}, {"after": ("default", HANDLER, "order:order-5")}],
     "ledger.handling.runs.finish": [
         {"finished": [facts.finish(_CLAIMED)]}, {"finished": [facts.finish(_CLAIMED, RunStatus.RETRYING, next_s=1)]},
@@ -284,7 +284,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
 
 TESTS_OWN = "a test's own"
 ELSEWHERE = (
-    "ledger.engine.counting.", "ledger.handling.past.", "ledger.trail.importing.", "console.find.",
+    "ledger.engine.counting.", "ledger.rebuilding.past.", "ledger.trail.importing.", "console.find.",
     "console.belongings.require_known", "ledger.handling.runs.after_set_back", "ledger.handling.outbox.after_set_back",
 )  # fmt: skip
 """What the others call; what an operator does now and then, which may read much: a rebuild, a look for any id; what a

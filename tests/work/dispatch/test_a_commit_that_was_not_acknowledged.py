@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import attempts
 from consumer.ledger.tables import DeadLetterRow
 from consumer.plugin import Context, Event, handles
 from consumer.work.dispatch import result_writer
@@ -66,7 +66,7 @@ async def assert_each_is_there_once(database: Database, events: set[str]) -> Non
         letters = await session.scalars(select(DeadLetterRow.__table__.c.event_id))
         assert sorted(letters) == sorted(events)
         for event_id in events:
-            kept = await runs.attempts_of(session, "default", event_id)
+            kept = await attempts.of_event(session, "default", event_id)
             assert [(row.number, row.outcome) for row in kept] == [(1, "retrying"), (2, "dead")]
 
 
@@ -102,7 +102,7 @@ async def test_a_worker_that_is_stopped_while_it_stores(
     async with shop.working(), asyncio.timeout(30):
         await committed.wait()
     async with database.reading() as session:
-        kept = await runs.attempts_of(session, "default", "evt_1")
+        kept = await attempts.of_event(session, "default", "evt_1")
     assert [(row.number, row.outcome) for row in kept] == [(1, "retrying")]
     [run] = await shop.runs()
     assert (run.status, run.attempts, run.claimed_by) == ("retrying", 1, None)

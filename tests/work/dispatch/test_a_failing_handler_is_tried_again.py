@@ -13,7 +13,7 @@ from sqlalchemy import select
 from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import attempts
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import DeadLetterRow, RunRow
 from consumer.plugin import Context, Event, Handler, Reject, RetryLater, declared, handles
@@ -26,11 +26,11 @@ from tests.work.workshop import Workshop, order_paid
 # case: H3
 @pytest.mark.parametrize("transactional", [True, False])
 async def test_fails_twice_then_succeeds(database: Database, broker: Broker, transactional: bool) -> None:
-    attempts: list[int] = []
+    tries: list[int] = []
 
     @handles("order.paid", transactional=transactional, first_wait_s=0.02)
     async def flaky(event: Event, ctx: Context) -> None:
-        attempts.append(ctx.attempt)
+        tries.append(ctx.attempt)
         if ctx.attempt < 3:
             raise ConnectionError("not yet")
 
@@ -42,9 +42,9 @@ async def test_fails_twice_then_succeeds(database: Database, broker: Broker, tra
         told = 2 if transactional else 3
         await eventually(lambda: shop.figure("consumer_work_run_seconds_count", handler="flaky") == told)
     # A transactional first attempt is made twice: with its batch, and again apart from it.
-    assert [number for number in attempts if number > 1] == [2, 3]
+    assert [number for number in tries if number > 1] == [2, 3]
     async with database.reading() as session:
-        kept = await runs.attempts_of(session, "default", "evt_1")
+        kept = await attempts.of_event(session, "default", "evt_1")
     assert [(row.number, row.outcome) for row in kept] == [(1, "retrying"), (2, "retrying"), (3, "succeeded")]
     assert kept[0].fingerprint == kept[1].fingerprint
     assert kept[0].code_version

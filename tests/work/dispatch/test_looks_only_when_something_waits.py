@@ -17,7 +17,7 @@ from consumer.broker import Broker
 from consumer.clock import DrivenClock
 from consumer.errors import HandlerTimeout, LedgerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.handling import events, runs
+from consumer.ledger.handling import events, queue, runs
 from consumer.plugin import Context, Event, Handler, handles
 from consumer.retry import Failure
 from consumer.work.dispatch import dispatcher as module
@@ -236,7 +236,7 @@ async def test_a_ledger_that_cannot_be_claimed_from_is_said_once_until_it_can(mo
 
     monkeypatch.setattr(desk.it, "_database", ledger)
     monkeypatch.setattr(desk.it._clock, "sleep", sleeps)
-    monkeypatch.setattr(runs, "next_due", next_due)
+    monkeypatch.setattr(queue, "next_due", next_due)
     with capture_logs() as logs:
         assert [await desk.it._claim() for _ in range(3)] == [0, 0, 0]
     assert naps == [module.RETRY_S] * 2
@@ -266,7 +266,7 @@ async def test_who_found_less_than_there_is_room_for_has_caught_up_and_knows_whe
     begun: list[str] = []
     monkeypatch.setattr(desk.it, "_database", ledger)
     monkeypatch.setattr(desk.it, "_start", lambda handler, one: begun.append(one.run.event_id))
-    monkeypatch.setattr(runs, "next_due", next_due)
+    monkeypatch.setattr(queue, "next_due", next_due)
     monkeypatch.setattr(runs, "claim", claims)
     monkeypatch.setattr(events, "load", loads)
     assert await desk.it._claim() == found

@@ -18,7 +18,7 @@ from sqlalchemy import func, select, update
 from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.handling import handlers, runs
+from consumer.ledger.handling import handlers, queue, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import RunRow
@@ -211,7 +211,7 @@ async def test_who_stood_still_lets_others_store_first_what_they_did_meanwhile(
             await dispatcher.once()
             shop.clock.advance(PATIENT_S)
             with monkeypatch.context() as patch:
-                patch.setattr(runs, "next_due", fails)
+                patch.setattr(queue, "next_due", fails)
                 trying = asyncio.create_task(dispatcher.once())
                 await eventually(lambda: shop._elsewhere.sleepers == 1)
                 shop._elsewhere.advance(RETRY_S)

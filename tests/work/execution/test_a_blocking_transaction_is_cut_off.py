@@ -20,8 +20,8 @@ from sqlalchemy import text
 from consumer.broker import Broker, EmbeddedBroker, open_broker
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from consumer.ledger.handling import attempts
 from consumer.ledger.handling import handlers as known_handlers
-from consumer.ledger.handling import runs
 from consumer.ledger.tables import AttemptRow, HandlerRow
 from tests.support.merchant.plugin import install_plugin
 from tests.support.ports import eventually
@@ -138,7 +138,7 @@ class Place:
         """Every attempt of the handler that was kept."""
         async with self.database.reading() as session:
             ids = await session.execute(text("SELECT DISTINCT event_id FROM attempts WHERE handler = :n"), {"n": name})
-            found = [row for (one,) in ids for row in await runs.attempts_of(session, "default", one)]
+            found = [row for (one,) in ids for row in await attempts.of_event(session, "default", one)]
             return [row for row in found if row.handler == name]
 
     async def pace(self, first: int, count: int = PACE) -> float:

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from consumer.broker.base import Lag, Partition, Record
 from consumer.events import Event
-from consumer.ledger.handling.runs import Attempt, ClaimedRun, Finish, Run
+from consumer.ledger.handling.attempts import Attempt
+from consumer.ledger.handling.runs import ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Payload
 from consumer.telemetry.metrics import Metrics

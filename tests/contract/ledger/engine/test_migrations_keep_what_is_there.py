@@ -19,7 +19,7 @@ from consumer.columns import UtcDateTime
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import queue, runs
 from consumer.ledger.plans import items
 from consumer.ledger.tables import EventRow
 from tests.support.ledger.history import AT, Past, dead, finished, replayed, waiting
@@ -122,7 +122,7 @@ async def require_order(database: Database, *, has_plans: bool) -> None:
     async with database.transaction() as session:
         claimed = await runs.claim(session, handler=HANDLER, worker="one", limit=5, now=AT, lease_s=15.0)
         assert [run.seq for run in claimed] == [42, 45, 48, 51, 54], "the heads of their lanes, by arrival"
-        assert await runs.count_by_status(session) == {
+        assert await queue.count_by_status(session) == {
             (HANDLER, "retrying"): 10, (HANDLER, "parked"): 20, (HANDLER, "dead"): 10,
         }  # fmt: skip
         planned: list[EventRow] = list(await items.next_events(session, PLAN, 3))

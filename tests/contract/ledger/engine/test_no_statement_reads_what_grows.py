@@ -81,7 +81,7 @@ MANY: Mapping[str, str] = {
     "ledger.handling.outbox.waiting": "a count, up to COUNT_MAX",
     "ledger.handling.outcomes.delivered_only": "hints are kept up to a limit",
     "ledger.handling.outcomes.derived_open": "the certificate: all that is open",
-    "ledger.handling.runs.count_by_status": "counts, up to COUNT_MAX each",
+    "ledger.handling.queue.count_by_status": "counts, up to COUNT_MAX each",
     "ledger.health.figures": "counts, up to COUNT_MAX each",
     "ledger.plans.candidates.pairs": "what a plan takes in, up to 100,000",
     "ledger.plans.candidates.left_alone": "counts, up to COUNTED_MAX each",

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from consumer.ledger import Database
-from consumer.ledger.handling import handlers, runs
+from consumer.ledger.handling import handlers, queue, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, declared, handles
@@ -142,11 +142,11 @@ async def test_concurrent_claimers_never_share_a_run(database: Database, other: 
 async def test_next_due_is_told_per_handler_and_leaves_out_what_is_worked_on(database: Database) -> None:
     await store(database, lonely(1, due_s=5), lonely(2, due_s=3), lonely(3, due_s=-1, handler="shop:mail"))
     async with database.reading() as session:
-        assert await runs.next_due(session, later(0)) == {HANDLER: later(3), "shop:mail": later(-1)}
+        assert await queue.next_due(session, later(0)) == {HANDLER: later(3), "shop:mail": later(-1)}
     await claim(database, handler="shop:mail", lease_s=10)
     async with database.reading() as session:
-        assert await runs.next_due(session, later(1)) == {HANDLER: later(3)}
-        assert await runs.next_due(session, later(11)) == {HANDLER: later(3), "shop:mail": later(-1)}
+        assert await queue.next_due(session, later(1)) == {HANDLER: later(3)}
+        assert await queue.next_due(session, later(11)) == {HANDLER: later(3), "shop:mail": later(-1)}
 
 
 @handles("order.paid", name="shop:mail")

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from consumer.ledger import Database
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import attempts, queue, runs
 from consumer.ledger.tables import REASON_CHARS, RunStatus
 from consumer.plugin import RetryLater
 from tests.contract.ledger.facts import (
@@ -111,16 +111,16 @@ async def test_a_long_reason_is_cut(database: Database) -> None:
 
 
 async def test_attempts_are_kept_in_order(database: Database) -> None:
-    attempts = [attempt(number, started_s=number, code="handler_failed") for number in (1, 2, 3)]
-    attempts[0] = replace(attempts[0], reason="x" * 2000)
+    tries = [attempt(number, started_s=number, code="handler_failed") for number in (1, 2, 3)]
+    tries[0] = replace(tries[0], reason="x" * 2000)
     async with database.transaction() as session:
-        await runs.add_attempts(session, attempts[:2])
-        await runs.add_attempts(session, [])
+        await attempts.add(session, tries[:2])
+        await attempts.add(session, [])
     async with database.transaction() as session:
-        await runs.add_attempts(session, attempts)  # the first two again: their commit was not acknowledged
+        await attempts.add(session, tries)  # the first two again: their commit was not acknowledged
     async with database.reading() as session:
-        kept = await runs.attempts_of(session, "default", "evt_1")
-        assert await runs.attempts_of(session, "second", "evt_1") == []
+        kept = await attempts.of_event(session, "default", "evt_1")
+        assert await attempts.of_event(session, "second", "evt_1") == []
     assert [(one.number, one.started_at) for one in kept] == [(number, later(number)) for number in (1, 2, 3)]
     assert [len(one.reason or "") for one in kept] == [REASON_CHARS, 0, 0]
 
@@ -129,17 +129,19 @@ async def test_attempts_are_kept_in_order(database: Database) -> None:
 async def test_of_tries_that_are_put_off_one_after_another_the_newest_are_kept(database: Database) -> None:
     """A handler may look for its warehouse every minute, for months: what it saw last is told, and the ledger does not
     grow with it."""
-    assert RetryLater.code == runs.PUT_OFF
+    assert RetryLater.code == attempts.PUT_OFF
     for minute in range(100):
         one = attempt(3, started_s=minute)
         other = replace(one, event_id="evt_2", number=minute)
         failed = attempt(3, started_s=minute, code="handler_failed", worker="failed")
         async with database.transaction() as session:
-            await runs.add_attempts(session, [one, other, *[failed] * (minute < 3)])
+            await attempts.add(session, [one, other, *[failed] * (minute < 3)])
     async with database.reading() as session:
-        kept = await runs.attempts_of(session, "default", "evt_1")
-        assert len(await runs.attempts_of(session, "default", "evt_2")) == 100, "each has a number of its own"
-    assert [one.started_at for one in kept if one.code == runs.PUT_OFF] == [later(minute) for minute in range(80, 100)]
+        kept = await attempts.of_event(session, "default", "evt_1")
+        assert len(await attempts.of_event(session, "default", "evt_2")) == 100, "each has a number of its own"
+    assert [one.started_at for one in kept if one.code == attempts.PUT_OFF] == [
+        later(minute) for minute in range(80, 100)
+    ]
     assert [one.started_at for one in kept if one.worker == "failed"] == [later(minute) for minute in range(3)]
 
 
@@ -152,7 +154,7 @@ async def test_counts_leave_out_what_succeeded(database: Database) -> None:
         run(5, key="order:5", handler="shop:mail", status=RunStatus.DEAD),
     )
     async with database.reading() as session:
-        assert await runs.count_by_status(session) == {
+        assert await queue.count_by_status(session) == {
             (HANDLER, "retrying"): 1,
             (HANDLER, "parked"): 2,
             (HANDLER, "dead"): 1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from consumer.ledger import Database, health
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import queue, runs
 from tests.contract.ledger.facts import HANDLER, event, later, run, store
 
 
@@ -40,8 +40,8 @@ async def test_who_puts_off_an_event_for_a_day_waits(database: Database) -> None
     never, over = run(3, handler="shop:mail", due_s=2 * day_s), replace(tried[0], handler="shop:pack", next_at=later(9))
     await store(database, *tried, never, over)
     async with database.reading() as session:
-        assert await runs.put_off(session, later(day_s - 1)) == {}
+        assert await queue.put_off(session, later(day_s - 1)) == {}
         assert (await health.figures(session, later(day_s - 1))).waiting_handlers == ()
-        found = await runs.put_off(session, later(day_s))
+        found = await queue.put_off(session, later(day_s))
         assert {name: (one.since, one.reason) for name, one in found.items()} == {HANDLER: (later(0), "no keys left")}
         assert (await health.figures(session, later(day_s))).waiting_handlers == (HANDLER,)

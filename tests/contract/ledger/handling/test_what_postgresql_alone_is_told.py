@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy.dialects import registry
 
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import queue, runs
 from consumer.ledger.tables import RunStatus
 from tests.contract.ledger.facts import NOW, finish
 
@@ -59,7 +59,7 @@ async def test_what_is_finished_is_locked_first_and_in_the_order_of_its_key() ->
 
 async def test_the_oldest_of_each_handler_is_one_probe_of_the_index_each() -> None:
     session: Any = Listening("postgresql")
-    assert await runs.oldest_due(session) == {}
+    assert await queue.oldest_due(session) == {}
     assert len(session.told) == 1
     told = session.words(0, literal_binds=True)
     assert told.startswith("WITH RECURSIVE")

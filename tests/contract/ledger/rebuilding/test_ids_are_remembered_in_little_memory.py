@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from consumer.ledger import Database
-from consumer.ledger.handling import told
-from consumer.ledger.handling.told import Told
+from consumer.ledger.rebuilding import told
+from consumer.ledger.rebuilding.told import Told
 
 
 # case: G9

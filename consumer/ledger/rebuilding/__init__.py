@@ -1,0 +1,1 @@
+"""Rebuilding: what a plugin's tables are derived again from."""
