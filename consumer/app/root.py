@@ -49,7 +49,7 @@ from consumer.telemetry.internal import Check, Readiness, internal_app
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
-from consumer.telemetry.port import InternalRunner
+from consumer.telemetry.port import InternalRunner, site_of, url_of
 from consumer.telemetry.traces import Tracing, start_tracing
 
 if TYPE_CHECKING:
@@ -581,10 +581,10 @@ class App:
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         try:
-            await web.TCPSite(runner, host, port, reuse_port=shares_port or None).start()
+            await site_of(runner, host, port, shares_port=shares_port).start()
         except OSError as error:
             raise PortTaken(host=host, port=port, reason=error.strerror) from error
-        return f"http://{host}:{runner.addresses[0][1]}"
+        return url_of(host, runner.addresses[0][1])
 
 
 async def _until_told(run: Stoppable, stop: asyncio.Event, after: Awaited | None) -> None:

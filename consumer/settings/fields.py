@@ -100,7 +100,12 @@ class Settings(BaseModel):
     )
 
     # --- receive
-    host: str = _setting("CONSUMER_HOST", "127.0.0.1", "address of the public webhook port", min_length=1)
+    host: str = _setting(
+        "CONSUMER_HOST",
+        "127.0.0.1",
+        "address of the public webhook port; `::` is every one, of IPv4, too",
+        min_length=1,
+    )
     port: Port = _setting("CONSUMER_PORT", 8080, "the public webhook port")
     max_body_bytes: int = _setting(
         "CONSUMER_MAX_BODY_BYTES",

@@ -34,6 +34,7 @@ KEPT_OPEN_S = 75.0
 QUEUED_MAX = 2
 """So many requests of a connection may wait behind the one that is answered until no more is read of it: nobody counts
 what their bodies hold. aiohttp's own limit is 32, of half a megabyte each."""
+EVERY_ADDRESS = "::"
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Refusal = Callable[[web.BaseRequest, int, BaseException | None], web.StreamResponse]
 
@@ -88,6 +89,21 @@ def _bound_unread(transport: asyncio.BaseTransport) -> None:
 def _date(second: int) -> bytes:
     """The time of day as HTTP writes it, made once a second."""
     return formatdate(second, usegmt=True).encode()
+
+
+def site_of(runner: web.BaseRunner, host: str, port: int, *, shares_port: bool = False) -> web.BaseSite:
+    """Where `runner` will listen; `shares_port`: beside others that share it, too. `::` is every address of this
+    machine, as an image's own health check (127.0.0.1) and a cluster of both families expect: asyncio would take IPv6
+    alone. Raises OSError where the port is taken; the site's `start` does so, too."""
+    if host == EVERY_ADDRESS and socket.has_dualstack_ipv6():
+        end = socket.create_server((host, port), family=socket.AF_INET6, dualstack_ipv6=True, reuse_port=shares_port)
+        return web.SockSite(runner, end)
+    return web.TCPSite(runner, host, port, reuse_port=shares_port or None)
+
+
+def url_of(host: str, port: int) -> str:
+    """The address of such a site, as a program types it."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Connection(web.RequestHandler):
