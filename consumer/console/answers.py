@@ -106,18 +106,22 @@ def bearer(token: str | None) -> Middleware:
     return check
 
 
+FORWARDED = ("Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-IP")
+"""What a proxy says of whom it passes on."""
 FORM_TYPES = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
 
 
 def guard(token: str | None) -> Middleware:
-    """Without a token, who may ask is who is on this machine: so nobody may ask through a browser there. A name that
-    merely leads to this machine is what a rebinding attack uses, and a page of another site says so in `Origin` or
-    `Sec-Fetch-Site`; what a form can send is refused in any case."""
+    """Without a token, who may ask is who is on this machine: so nobody may ask through a browser there, or a proxy. A
+    name that merely leads to this machine is what a rebinding attack uses, and a page of another site says so in
+    `Origin` or `Sec-Fetch-Site`; what a form can send is refused in any case."""
 
     @web.middleware
     async def check(request: web.Request, handler: WebHandler) -> web.StreamResponse:
         if token is None and not _is_own(request):
-            return problem(403, "loopback_only", "without a token only programs of this machine are answered")
+            return problem(
+                403, "loopback_only", "without a token only programs of this machine are answered, by no proxy"
+            )
         if request.method not in ("GET", "HEAD") and request.content_type in FORM_TYPES:
             return problem(415, "unsupported_media_type", "the content type must be application/json")
         if request.headers.get("Content-Encoding", "identity") != "identity":
@@ -130,12 +134,13 @@ def guard(token: str | None) -> Middleware:
 def _is_own(request: web.Request) -> bool:
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site", "none")
     is_same = origin is None or origin == f"{request.scheme}://{request.host}"
-    return is_same and site in ("none", "same-origin") and is_by_own_name(request)
+    return is_same and site in ("none", "same-origin") and is_of_this_machine(request)
 
 
-def is_by_own_name(request: web.Request) -> bool:
-    """Whether it came by a name of this machine, and not by one that merely leads here (a rebinding attack's)."""
-    return is_loopback(_named(request.host))
+def is_of_this_machine(request: web.Request) -> bool:
+    """Whether it came by a name of this machine, and not by one that merely leads here (a rebinding attack's); and not
+    through a proxy on this machine, which gives everybody's request that name."""
+    return is_loopback(_named(request.host)) and not any(name in request.headers for name in FORWARDED)
 
 
 def _named(host: str) -> str:

@@ -1,4 +1,5 @@
-"""Without a token only programs of this machine are answered: no page of another site, by whatever name it calls."""
+"""Without a token only programs of this machine are answered: no page of another site, by whatever name it
+calls, and nobody through a proxy on this machine."""
 
 from __future__ import annotations
 
@@ -22,6 +23,8 @@ JSON = {"Content-Type": "application/json"}
         {"Origin": "null"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
+        {"X-Forwarded-For": "203.0.113.9"},
+        {"Host": "127.0.0.1:9090", "Via": "1.1 proxy"},
     ],
 )
 async def test_a_foreign_page_is_refused(api: Client, headers: dict[str, str]) -> None:

@@ -2,8 +2,8 @@
 
 With a file of users a page asks for name and password (HTTP Basic: no cookie, no session, so nothing that could be
 stolen, fixed or left behind). Without one it answers programs and browsers of this machine only, by a name of this
-machine: a rebinding attack comes by another. Nothing is changed by a GET, and no POST is taken that a page of another
-site sent.
+machine (a rebinding attack comes by another), and nobody through a proxy. Nothing is changed by a GET, and no POST is
+taken that a page of another site sent.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import base64
 import binascii
 from typing import Final
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.typedefs import Middleware
 
-from consumer.console.answers import RETRY_AFTER_S, WebHandler, is_by_own_name
+from consumer.console.answers import RETRY_AFTER_S, WebHandler, is_of_this_machine
 from consumer.console.pages.users import Busy, User, UserRole, Users
 from consumer.telemetry.logs import Condition
 
@@ -45,8 +45,8 @@ def door(users: Users | None) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: WebHandler) -> web.StreamResponse:
         request[USER] = user = ANYBODY if users is None else await _signed_in(request, users, refused)
-        if users is None and not is_by_own_name(request):
-            raise web.HTTPForbidden(reason="Without CONSUMER_CONSOLE_USERS only this machine is answered")
+        if users is None and not (is_of_this_machine(request) and is_a_browsers(request)):
+            raise web.HTTPForbidden(reason="Without CONSUMER_CONSOLE_USERS only this machine is answered, by no proxy")
         if request.method not in ("GET", "HEAD"):
             if not is_from_own_page(request):
                 raise web.HTTPForbidden(reason="This was sent by a page of another site")
@@ -82,6 +82,12 @@ def credentials(header: str) -> tuple[str, str] | None:
     except (binascii.Error, ValueError):
         return None
     return (name, password) if colon else None
+
+
+def is_a_browsers(request: web.Request) -> bool:
+    """Whether it speaks as browsers do. A proxy that says nothing of whom it passes on often speaks HTTP/1.0: nginx as
+    it comes, which also gives each request the name of this machine."""
+    return request.version >= HttpVersion11
 
 
 def is_from_own_page(request: web.Request) -> bool:

@@ -169,6 +169,30 @@ async def test_without_users_only_this_machine_is_answered(pages: Pages) -> None
     assert (await press(pages, "pause", handler="shop:ship", reason="x"))[0] == 404
 
 
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP", "X-Forwarded-Host"])
+async def test_without_users_nobody_comes_in_through_a_proxy(open_pages: Open, file: Path, name: str) -> None:
+    """One on this machine gives everybody's request a name of this machine, as nginx and Apache do by themselves."""
+    pages = await open_pages()
+    passed_on = {"Host": "127.0.0.1:9090", name: "203.0.113.9", "Sec-Fetch-Site": "same-origin"}
+    assert await get(pages, **passed_on) == 403
+    form = {"handler": "shop:ship", "reason": "x"}
+    async with pages.post("/console/act/pause", data=form, headers=passed_on) as response:
+        assert response.status == 403
+        assert "by no proxy" in await response.text()
+    pages = await open_pages(Users(file))
+    assert await get(pages, **passed_on, **signed("ada", PASSWORD)) == 200
+
+
+async def test_without_users_nginx_as_it_comes_leads_nobody_in(pages: Pages) -> None:
+    """It says nothing of whom it passes on, and speaks HTTP/1.0, which no browser does."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", pages.make_url("/").port)
+    writer.write(b"GET /console/dead HTTP/1.0\r\nHost: 127.0.0.1:9090\r\nConnection: close\r\n\r\n")
+    async with asyncio.timeout(10):
+        said = await reader.read()
+    writer.close()
+    assert said.split(b" ")[1] == b"403"
+
+
 async def test_a_page_says_to_a_browser_what_it_may_do(pages: Pages) -> None:
     for path in ("/console/dead", "/console/nothing", "/console/assets/console.css"):
         async with pages.get(path) as response:
