@@ -145,11 +145,16 @@ class Receiver:
         return self._in_flight
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request (contract, HTTP). Never raises, but for cancellation."""
+        """Answer one request (contract, HTTP). Never raises, but for cancellation.
+
+        One whose body is not all here is its connection's last, and is told so: who still waits to be invited
+        (`Expect: 100-continue`) need not send it, and a proxy that kept the connection would put the next sender's
+        request where that body is expected."""
         endpoint = self._paths.get(request.raw_path) or self._paths.get(request.path)
         application = endpoint.application if endpoint is not None else UNKNOWN
         answer = await self._ended(application, self._answered(request, endpoint))
-        return answer.response(request, close=self._closing or answer is answers.BROKEN_BODY)
+        is_last = self._closing or answer is answers.BROKEN_BODY or not request.content.is_eof()
+        return answer.response(request, close=is_last)
 
     def takes(self, message: RawRequestMessage) -> Whole | None:
         """Who answers this request if it came whole: a plain webhook, nothing else."""

@@ -185,6 +185,29 @@ async def test_what_stands_behind_chunks_is_no_header_of_the_next_request(at_onc
     assert (closed, len(published)) == (True, 1)
 
 
+EXPECTING = b"POST %b HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "head"),
+    [
+        (b"404", EXPECTING % (b"/webhooks/nobody", 50)),
+        (b"413", EXPECTING % (b"/webhooks/hints", 5000)),
+        (b"405", EXPECTING.replace(b"POST", b"PUT") % (b"/webhooks/hints", 50)),
+        (b"404", EXPECTING.replace(b"Expect: 100-continue", b"X: y") % (b"/webhooks/nobody", 50)),
+    ],
+    ids=["nobody's", "too large", "no POST", "half a body"],
+)
+async def test_a_body_that_nobody_waits_for_ends_its_connection_and_says_so(
+    status: bytes, head: bytes, logs: io.StringIO
+) -> None:
+    """A proxy that kept it would put the next sender's webhook where that body is expected, and get no answer."""
+    # case: I10, I11
+    written, *_ = await answered([head], [TURNS], 0, plainly=False)
+    assert [part[9:12] for part in written] == [status]
+    assert b"\r\nConnection: close\r\n" in written[0]
+
+
 async def test_what_comes_behind_no_request_is_not_answered_in_its_place(logs: io.StringIO) -> None:
     # case: I10
     pieces = [request(path="http://xn--a/webhooks/hints") + request()]
