@@ -41,6 +41,7 @@ def receive_limits(settings: Settings) -> ReceiveLimits:
         max_body_bytes=settings.max_body_bytes,
         body_timeout_s=settings.body_timeout_s,
         publish_timeout_s=settings.publish_timeout_s,
+        keepalive_s=settings.keepalive_s,
         max_in_flight=settings.receive_max_in_flight,
         max_in_flight_bytes=settings.receive_max_in_flight_bytes,
         min_bytes_per_s=settings.body_min_bytes_per_s,

@@ -60,6 +60,7 @@ class Limits:
 
     max_body_bytes: int = 1024 * 1024
     body_timeout_s: float = 10.0
+    keepalive_s: float = 130.0
     publish_timeout_s: float = 5.0
     max_in_flight: int = 1000
     max_in_flight_bytes: int = 64 * 1024 * 1024
@@ -371,7 +372,8 @@ def receive_runner(receiver: Receiver, *, shutdown_timeout_s: float = 20.0) -> w
     """A runner that serves `receiver`: `setup()`, then a `web.TCPSite`. `cleanup()` waits for requests in flight.
 
     Bodies reach the receiver as sent: it undoes content codings itself, within its own bounds. A connection's first
-    head may take as long as a body.
+    head may take as long as a body. An idle connection stays open for longer than proxies keep theirs: one that we
+    close just when the next webhook is on it is a 502 to its sender.
     """
     server = WebhookServer(
         receiver.takes,
@@ -379,7 +381,7 @@ def receive_runner(receiver: Receiver, *, shutdown_timeout_s: float = 20.0) -> w
         receiver.refuse,
         head_timeout_s=receiver.limits.body_timeout_s,
         auto_decompress=False,
-        keepalive_timeout=75.0,
+        keepalive_timeout=receiver.limits.keepalive_s,
         lingering_time=1.0,
     )
     return web.ServerRunner(server, handle_signals=False, shutdown_timeout=shutdown_timeout_s)

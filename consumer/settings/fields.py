@@ -123,6 +123,12 @@ class Settings(BaseModel):
         "longest wait for the rest of a webhook body, and for the first head of a connection",
         le=300,
     )
+    keepalive_s: Seconds = _setting(
+        "CONSUMER_KEEPALIVE_S",
+        130.0,
+        "how long an idle connection of the webhook port stays open; longer than the proxy before it keeps one",
+        le=86400,
+    )
     receive_max_in_flight: int = _setting(
         "CONSUMER_RECEIVE_MAX_IN_FLIGHT", 1000, "webhook requests held at once; more is answered 503", ge=1, le=100_000
     )
