@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import Table, delete, func, select, update
+from sqlalchemy import ColumnElement, Exists, Table, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -108,6 +108,14 @@ async def forget_replaced(session: AsyncSession, roles: Sequence[str], host: str
 async def ended(session: AsyncSession, process: str, now: datetime) -> None:
     """This process ends because it was told to."""
     await session.execute(update(_PROCESSES).where(_PROCESSES.c.process == process).values(stopped_at=now))
+
+
+def lived_on(process: ColumnElement[str | None], after: ColumnElement[datetime]) -> Exists:
+    """Whether this process, of whatever row a statement reads, told that it lives `after` then, or was stopped. No two
+    have a name, and all times are the database's. One that tells no more may have died, or stand still and tell later.
+    """
+    said = or_(_PROCESSES.c.seen_at > after, _PROCESSES.c.stopped_at.is_not(None))
+    return exists().where(_PROCESSES.c.process == process, said)
 
 
 async def listed(session: AsyncSession) -> list[Process]:

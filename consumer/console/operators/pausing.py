@@ -8,11 +8,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotFound
 from consumer.ledger import audit
-from consumer.ledger.handling import handlers
+from consumer.ledger.handling import handlers, queue, runs
 
 
 async def set_paused(session: AsyncSession, name: str, *, paused: bool, by: str, reason: str, now: datetime) -> None:
-    """Pause it, or let it go on, in the caller's transaction; audited. Raises NotFound."""
+    """Pause it, or let it go on, in the caller's transaction; audited. What it did to its workers before that, and was
+    not judged yet, counts no more. Raises NotFound."""
     done = (
         await handlers.pause(session, name, by=by, reason=reason, now=now)
         if paused
@@ -20,6 +21,8 @@ async def set_paused(session: AsyncSession, name: str, *, paused: bool, by: str,
     )
     if not done:
         raise NotFound("the ledger knows no such handler; see `consumer handlers list`", handler=name)
+    if not paused:
+        await runs.unclaim(session, await queue.left_alone(session, name, now))
     audit.note(
         session,
         at=now,

@@ -11,6 +11,7 @@ from sqlalchemy import Table, and_, bindparam, delete, exists, func, insert, sel
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import HandlerEndsProcess
+from consumer.ledger import processes
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.tables import REASON_CHARS, AttemptRow, DeadLetterRow
 
@@ -80,9 +81,11 @@ async def of_event(session: AsyncSession, application: str, event_id: str) -> Se
 
 
 async def ended_with(session: AsyncSession, run: ClaimedRun) -> int:
-    """In how many of its attempts the process ended; since it was redriven, where it was dead before."""
+    """In how many of its attempts the process ended; since it was redriven, where it was dead before. One that was
+    heard again had only stood still."""
     same = [_ATTEMPTS.c[name] == getattr(run, name) for name in ("application", "event_id", "handler")]
-    ended = _ATTEMPTS.c.code == HandlerEndsProcess.code
+    came_back = processes.lived_on(_ATTEMPTS.c.worker, _ATTEMPTS.c.finished_at)
+    ended = and_(_ATTEMPTS.c.code == HandlerEndsProcess.code, ~came_back)
     died = exists().where(
         *[_LETTERS.c[name] == getattr(run, name) for name in ("application", "event_id", "handler")],
         _LETTERS.c.died_at >= _ATTEMPTS.c.finished_at,

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Select, Table, bindparam, func, select
+from sqlalchemy import ColumnElement, Select, Subquery, Table, bindparam, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import HandlerEndsProcess
 from consumer.ledger.engine.counting import each_statement, up_to
 from consumer.ledger.handling import lanes
-from consumer.ledger.handling.runs import ALONE, IS_UNCLAIMED
+from consumer.ledger.handling.runs import IS_ALONE, IS_UNCLAIMED, RunId
 from consumer.ledger.tables import RunRow, RunStatus
 
 _RUNS: Table = RunRow.__table__
@@ -100,16 +100,34 @@ async def suspected(session: AsyncSession) -> frozenset[str]:
     return await _of_which_one(session, _SUSPECTED)
 
 
+async def left_alone(session: AsyncSession, handler: str, now: datetime) -> list[RunId]:
+    """The runs of a handler that a worker left behind alone, and nobody took since. Looks as far as `failing`."""
+    found = await session.execute(_LEFT_ALONE, {"handler": handler, "now": now})
+    return [(row.application, row.event_id, row.handler) for row in found]
+
+
 async def _of_which_one(session: AsyncSession, stands_so: Select[Any]) -> frozenset[str]:
     wanting = list(await session.scalars(_HANDLERS_WITH[RunStatus.RETRYING]))
     return frozenset([one for one in wanting if (await session.execute(stands_so, {"handler": one})).first()])
 
 
-def _has_code(*codes: str) -> Select[Any]:
-    """One of these; any, where none is given."""
+def _coming(*asked: ColumnElement[Any]) -> Subquery:
+    """Of a handler's runs that come next."""
     waits = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler"))
-    coming = select(_RUNS.c.code).where(*waits).order_by(_RUNS.c.next_at).limit(PUT_OFF_LOOK).subquery()
-    return select(coming.c.code).where(coming.c.code.in_(codes) if codes else coming.c.code.is_not(None)).limit(1)
+    return select(*asked).where(*waits).order_by(_RUNS.c.next_at).limit(PUT_OFF_LOOK).subquery()
+
+
+def _one_that(is_so: ColumnElement[bool]) -> Select[Any]:
+    coming = _coming(is_so.label("is_so"))
+    return select(coming.c.is_so).where(coming.c.is_so).limit(1)
+
+
+def _left_alone() -> Select[Any]:
+    coming = _coming(
+        _RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.claimed_until, IS_ALONE.label("alone")
+    )
+    now = bindparam("now", type_=_RUNS.c.claimed_until.type)
+    return select(coming).where(coming.c.alone, coming.c.claimed_until < now)
 
 
 def _oldest_put_off() -> Select[Any]:
@@ -123,5 +141,6 @@ def _oldest_put_off() -> Select[Any]:
 
 
 _PUT_OFF = _oldest_put_off()
-_FAILING = _has_code()
-_SUSPECTED = _has_code(ALONE, HandlerEndsProcess.code)
+_FAILING = _one_that(_RUNS.c.code.is_not(None))
+_SUSPECTED = _one_that(or_(IS_ALONE, _RUNS.c.code == HandlerEndsProcess.code))
+_LEFT_ALONE = _left_alone()

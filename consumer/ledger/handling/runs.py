@@ -27,6 +27,7 @@ from sqlalchemy import (
     bindparam,
     case,
     exists,
+    func,
     literal_column,
     null,
     or_,
@@ -36,6 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import Given, among_given
+from consumer.ledger import processes
 from consumer.ledger.engine.chunks import grouped, matching
 from consumer.ledger.handling import lanes
 from consumer.ledger.tables import REASON_CHARS, HandlerRow, RunRow, RunStatus
@@ -45,7 +47,8 @@ _RUNS: Table = RunRow.__table__
 _HANDLERS: Table = HandlerRow.__table__
 _STILL_RETRYING = lanes.stands(RunStatus.RETRYING)
 _STILL_PARKED = lanes.stands(RunStatus.PARKED)
-_CLAIMED = ("application", "event_id", "handler", "seq", "key", "attempts", "plan", "key_plan", "created_at", "next_at")
+_ID = ("application", "event_id", "handler")
+_CLAIMED = (*_ID, "seq", "key", "attempts", "plan", "key_plan", "created_at", "next_at")
 _CLAIMED_FIELDS = (*_CLAIMED[:-1], "due_at")
 
 Lane = lanes.Lane
@@ -56,8 +59,8 @@ INSTANT: Final = timedelta(microseconds=1)
 CLAIM_ROUNDS = 10
 PARKED_A_LOOK = 1000
 SET_BACK_AT_ONCE = 2000
-ALONE: Final = "at_work_alone"
-"""The code of a run that its worker works on, and on nothing else: if the process ends, it was this one."""
+ALONE: Final = "/alone"
+"""Behind the name of a worker that works on this run, and on nothing else: if its process ends, it was this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +91,8 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimedRun:
-    """A due run that this worker may work on until its claim ends. `left_by`: who worked on it, on nothing else, and
-    never came to an end."""
+    """A due run that this worker may work on until its claim ends. `left_by`: who worked on it, on nothing else, never
+    came to an end, and has not been heard since."""
 
     application: str
     event_id: str
@@ -204,14 +207,13 @@ async def claim(
     claim sees it again before its turn.
     """
     claimed: list[ClaimedRun] = []
-    mark = {"code": ALONE} if alone else {}
     for _ in range(CLAIM_ROUNDS):
         asked = {"handler": handler, "now": now, "over": over or now, "limit": limit - len(claimed)}
         found = (await session.execute(_DUE, asked)).all()
         leading = [row for row in found if row.head == row.event_id]
         claimed += [replace(_claimed_run(row), left_by=row.left_by) for row in leading]
-        until = now + timedelta(seconds=lease_s)
-        await _set(session, map(_id_of, leading), {"claimed_by": worker, "claimed_until": until, **mark})
+        claim = {"claimed_by": _claim_of(worker, alone=alone), "claimed_until": now + timedelta(seconds=lease_s)}
+        await _set(session, map(_id_of, leading), claim)
         behind = [_id_of(row) for row in found if row.head != row.event_id]
         await _set(session, behind, {"status": RunStatus.PARKED.value, "next_at": None, "updated_at": now})
         if not behind or len(claimed) == limit:
@@ -235,7 +237,8 @@ _NOW: BindParameter[Any] = bindparam("now", type_=_RUNS.c.next_at.type)
 IS_UNCLAIMED = or_(
     _RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < bindparam("over", type_=_RUNS.c.claimed_until.type)
 )
-_IS_ALONE = _RUNS.c.code == literal_column(f"'{ALONE}'")
+IS_ALONE = _RUNS.c.claimed_by.like(literal_column(f"'%{ALONE}'"))
+_WORKER = func.replace(_RUNS.c.claimed_by, literal_column(f"'{ALONE}'"), literal_column("''"))
 _HEAD = lanes.head_of(_RUNS.c.application, _RUNS.c.handler, _RUNS.c.key).label("head")
 
 
@@ -244,8 +247,9 @@ def _is_due(handler: BindParameter[Any]) -> tuple[ColumnElement[bool], ...]:
     return (_RUNS.c.handler == handler, _RUNS.c.next_at <= _NOW, IS_UNCLAIMED, ~is_paused)
 
 
+_IS_LEFT = and_(IS_ALONE, ~processes.lived_on(_WORKER, _RUNS.c.claimed_until))
 _DUE = (
-    select(*[_RUNS.c[name] for name in _CLAIMED], _HEAD, case((_IS_ALONE, _RUNS.c.claimed_by)).label("left_by"))
+    select(*[_RUNS.c[name] for name in _CLAIMED], _HEAD, case((_IS_LEFT, _WORKER)).label("left_by"))
     .where(lanes.is_status(RunStatus.RETRYING), *_is_due(bindparam("handler")))
     .order_by(_RUNS.c.next_at, _RUNS.c.seq)
     .limit(bindparam("limit", type_=Integer))
@@ -278,10 +282,10 @@ _GIVEN = and_(
     _RUNS.c.handler == bindparam("b_handler"),
 )
 _SET = update(_RUNS).where(_GIVEN)
-_SET_OURS = _SET.where(_RUNS.c.claimed_by == bindparam("b_worker"))
-_NOT_ALONE = case((_IS_ALONE, null()), else_=_RUNS.c.code)
-_GIVE_BACK = _SET_OURS.values(claimed_by=null(), claimed_until=null(), code=_NOT_ALONE)
-_RENEW_NOT_ALONE = _SET_OURS.values(claimed_until=bindparam("claimed_until"), code=_NOT_ALONE)
+_IS_OURS = _RUNS.c.claimed_by.in_([bindparam("b_worker"), bindparam("b_alone")])
+_SET_OURS = _SET.where(_IS_OURS)
+_GIVE_BACK = _SET_OURS.values(claimed_by=null(), claimed_until=null())
+_RENEW_NOT_ALONE = _SET_OURS.values(claimed_until=bindparam("claimed_until"), claimed_by=bindparam("b_worker"))
 _SET_RETRYING = _SET.where(_STILL_RETRYING)
 _CLAIM_NEW = (
     _SET.where(_STILL_RETRYING, *_is_due(bindparam("b_handler")), _RUNS.c.event_id == _HEAD)
@@ -295,6 +299,15 @@ _TO_LET_GO = (
     .order_by(_RUNS.c.event_id)
     .with_for_update(skip_locked=True)
 )
+
+
+def _claim_of(worker: str, *, alone: bool) -> str:
+    return f"{worker}{ALONE}" if alone else worker
+
+
+def _ours(worker: str) -> dict[str, str]:
+    """What `_IS_OURS` is sent with."""
+    return {"b_worker": worker, "b_alone": _claim_of(worker, alone=True)}
 
 
 def _given(ids: Iterable[RunId]) -> Iterator[dict[str, Any]]:
@@ -316,12 +329,17 @@ async def renew(
     """Keep this worker's claims for another `lease_s` seconds. `alone`: see `claim`; else one that was is no longer."""
     until = now + timedelta(seconds=lease_s)
     statement = _SET_OURS if alone else _RENEW_NOT_ALONE
-    await _set(session, ids, {"claimed_until": until, "b_worker": worker}, statement)
+    await _set(session, ids, {"claimed_until": until, **_ours(worker)}, statement)
 
 
 async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: str) -> None:
     """End the claims of runs that were not finished."""
-    await _set(session, ids, {"b_worker": worker}, _GIVE_BACK)
+    await _set(session, ids, _ours(worker), _GIVE_BACK)
+
+
+async def unclaim(session: AsyncSession, ids: Collection[RunId]) -> None:
+    """End the claims of these, whosever they are: nobody is told who worked on them."""
+    await _set(session, ids, {"claimed_by": None, "claimed_until": None})
 
 
 async def still_claimed(session: AsyncSession, run: ClaimedRun, *, worker: str) -> bool:
@@ -337,7 +355,7 @@ async def still_claimed(session: AsyncSession, run: ClaimedRun, *, worker: str) 
             .with_for_update()
         )
     ).first()
-    return row is not None and row.claimed_by == worker and row.status == RunStatus.RETRYING.value
+    return row is not None and row.claimed_by in _ours(worker).values() and row.status == RunStatus.RETRYING.value
 
 
 async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: str, now: datetime) -> int:
@@ -385,12 +403,12 @@ async def _store_failures(session: AsyncSession, failures: Iterable[Finish], wor
     )
     rows = [
         _finish_values(done, now)
+        | _ours(worker)
         | {"b_event_id": done.run.event_id, "b_application": done.run.application, "b_handler": done.run.handler}
         for done in failures
     ]
     connection = await session.connection()
-    is_ours = and_(_STILL_RETRYING, _RUNS.c.claimed_by == worker)
-    await connection.execute(update(_RUNS).where(one, is_ours), rows)
+    await connection.execute(update(_RUNS).where(one, _STILL_RETRYING, _IS_OURS), rows)
 
 
 def _finish_values(done: Finish, now: datetime) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from sqlalchemy import func, select
 
 from consumer.broker import Broker
 from consumer.clock import Clock, DrivenClock, rest
+from consumer.console.operators.pausing import set_paused
 from consumer.errors import HandlerEndsProcess
-from consumer.ledger import Database
-from consumer.ledger.handling import dead, events, runs
+from consumer.ledger import Database, processes
+from consumer.ledger.handling import dead, events, handlers, queue, runs
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import AttemptRow, RunRow, RunStatus
 from consumer.plugin import Context, Event, Handler, declared, handles
@@ -104,6 +105,14 @@ class Scene:
         """A worker takes what is due, and is gone."""
         await self.taken("dead", limit=limit, alone=alone)
         self.clock.advance(CLAIM_LEASE_S + 1)
+
+    async def beat(self, worker: str) -> None:
+        """A worker tells the ledger that it lives."""
+        now = self.clock.now()
+        pulse = processes.Pulse(process=worker, role="work", host="shop", pid=1, version="1", started_at=now,
+                                ready=True, since=now)  # fmt: skip
+        async with self.database.transaction() as session:
+            await processes.beat(session, [pulse], now)
 
     async def look(self) -> None:
         """The one that lives looks, and looks again when what was put off is due."""
@@ -271,6 +280,80 @@ async def test_a_claim_that_was_given_back_was_no_death(scene: Scene) -> None:
     assert await scene.standing() == [("evt_1", "succeeded", 1)]
 
 
+async def test_who_lives_on_has_not_died(scene: Scene) -> None:
+    """Its claim ended all the same: it could not renew it, or forgot the run, for its transaction failed."""
+    await scene.come(1)
+    await scene.die()
+    await scene.beat("dead")
+    await scene.dispatcher.once()
+    assert await scene.standing() == [("evt_1", "succeeded", 1)]
+    assert await _codes(scene.database) == []
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_who_stood_still_and_comes_back_has_not_died(scene: Scene, comes_back: bool) -> None:
+    """Each time another does so, it may be taken for dead at first. What it told before says nothing."""
+    await scene.come(1)
+    for number in range(ENDED_MAX + 1):
+        await scene.beat(worker := f"worker-{number}")
+        await scene.taken(worker)
+        scene.clock.advance(CLAIM_LEASE_S + 1)
+        await scene.dispatcher.once()
+        scene.clock.advance(1)
+        if comes_back:
+            await scene.beat(worker)
+        scene.clock.advance(AGAIN_S)
+    [(_, status, _)] = await scene.standing()
+    assert status == ("retrying" if comes_back else "dead")
+
+
+async def test_at_work_alone_is_no_error(scene: Scene) -> None:
+    """It says what the last attempt failed of, and nothing of a first one."""
+
+    async def is_said(code: str | None) -> bool:
+        async with scene.database.reading() as session:
+            failing = await queue.failing(session)
+            return await session.scalar(select(RUNS.c.code)) == code and bool(failing) == bool(code)
+
+    await scene.come(1)
+    [run] = await scene.taken("careful")
+    assert await is_said(None)
+    failed = runs.Finish(run=run, status=RunStatus.RETRYING, blocking=True, attempts=1, code="boom",
+                         next_at=scene.clock.now())  # fmt: skip
+    async with scene.database.transaction() as session:
+        await runs.finish(session, [failed], worker="careful", now=scene.clock.now())
+    await scene.taken("careful")
+    assert await is_said("boom")
+
+
+@pytest.mark.parametrize("over", [True, False])
+async def test_what_was_left_before_a_resume_is_begun_at_once(scene: Scene, over: bool) -> None:
+    """Somebody has seen to its handler. One that is at work meanwhile stays its worker's."""
+    async with scene.database.transaction() as session:
+        await handlers.register(session, [scene.handler], scene.clock.now())
+    await scene.come(1)
+    await scene.taken("careful")
+    scene.clock.advance(CLAIM_LEASE_S + 1 if over else 1)
+    async with scene.database.transaction() as session:
+        for paused in (True, False):
+            await set_paused(session, scene.handler.name, paused=paused, by="me", reason="mended",
+                             now=scene.clock.now())  # fmt: skip
+    await scene.dispatcher.once()
+    assert await scene.standing() == [("evt_1", "succeeded", 1) if over else ("evt_1", "retrying", 0)]
+    assert len(CALLED) == int(over)
+
+
+async def test_who_was_stopped_has_not_died(scene: Scene) -> None:
+    """It ended as it was told, and could not give its run back."""
+    await scene.beat("dead")
+    await scene.come(1)
+    await scene.die()
+    async with scene.database.transaction() as session:
+        await processes.ended(session, "dead", scene.clock.now())
+    await scene.dispatcher.once()
+    assert await scene.standing() == [("evt_1", "succeeded", 1)]
+
+
 async def test_a_careful_worker_leaves_its_mark(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It claims one, and by the ledger it is told from all that others claim."""
     await scene.come(1, 2)
@@ -279,7 +362,7 @@ async def test_a_careful_worker_leaves_its_mark(scene: Scene, monkeypatch: pytes
     await scene.dispatcher.once()
     async with scene.database.reading() as session:
         found = await session.execute(select(RUNS.c.claimed_by, RUNS.c.code).order_by(RUNS.c.seq))
-        assert [tuple(row) for row in found] == [("lives", runs.ALONE), (None, None)]
+        assert [tuple(row) for row in found] == [(f"lives{runs.ALONE}", None), (None, None)]
 
 
 async def test_a_mark_ends_with_care(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,12 +372,11 @@ async def test_a_mark_ends_with_care(scene: Scene, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(worker, "_start", lambda *_: None)
     worker.is_careful = True
     await worker.once()
-    for is_careful, code in ((True, runs.ALONE), (False, None)):
+    for is_careful, mark in ((True, runs.ALONE), (False, "")):
         worker.is_careful = is_careful
         await worker.renew_claims()
         async with scene.database.reading() as session:
-            found = await session.execute(select(RUNS.c.claimed_by, RUNS.c.code))
-            assert [tuple(row) for row in found] == [("goes on", code)]
+            assert await session.scalar(select(RUNS.c.claimed_by)) == f"goes on{mark}"
     scene.clock.advance(CLAIM_LEASE_S + 1)
     await scene.dispatcher.once()
     assert await scene.standing() == [("evt_1", "succeeded", 1)]
