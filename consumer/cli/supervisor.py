@@ -144,8 +144,11 @@ async def _until(stop: asyncio.Event, serving: Any) -> None:
 @contextmanager
 def reserved(host: str, port: int) -> Iterator[int]:
     """The port, which only those who share it may have meanwhile; a free one for 0. Raises PortTaken: also where others
-    share it, for they would get a part of our webhooks."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    share it, for they would get a part of our webhooks; and for a host that nobody knows."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise PortTaken(host=host, port=port, reason=error.strerror) from error
     with socket.socket(family) as alone, socket.socket(family) as shared:
         try:
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -133,6 +133,15 @@ def test_ports_that_not_all_can_have_are_told_before_one_starts(tmp_path: Path, 
     assert done.stderr.count("\n") == 1, done.stderr
 
 
+def test_a_host_that_nobody_knows_is_told_as_one_process_tells_it(tmp_path: Path) -> None:
+    """It was the database that does not answer."""
+    environ = Several(tmp_path).environ | {"CONSUMER_HOST": "[::1]", "CONSUMER_INTERNAL_PORT": "0"}
+    done = command("serve", "--processes", "2", environ=environ)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error[port_taken]: "), done.stderr
+    assert "host=[::1]" in done.stderr
+
+
 def test_nobody_shares_the_port_unasked(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
