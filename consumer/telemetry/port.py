@@ -29,8 +29,9 @@ UNREAD_WITHIN_S = 30.0
 closed, it would stay for ever, with megabytes of answers."""
 HEAD_WITHIN_S = 10.0
 """How long a connection to the internal port may take for its first request."""
-KEPT_OPEN_S = 75.0
-"""How long one that says nothing more stays open there; aiohttp's own is an hour."""
+KEPT_OPEN_S = 130.0
+"""How long one that says nothing more stays open there: longer than a proxy before the pages keeps it, or a button is
+now and then pressed on one that we close. aiohttp's own is an hour."""
 QUEUED_MAX = 2
 """So many requests of a connection may wait behind the one that is answered until no more is read of it: nobody counts
 what their bodies hold. aiohttp's own limit is 32, of half a megabyte each."""

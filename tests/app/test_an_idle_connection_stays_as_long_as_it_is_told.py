@@ -1,5 +1,6 @@
 """An idle connection of the webhook port stays open for `CONSUMER_KEEPALIVE_S`: longer than the proxy before it keeps
-one. What the proxy sends just when we close is answered by nobody, and is a 502 to the sender."""
+one. So does one of the internal port, where the pages are. What the proxy sends just when we close is answered by
+nobody, and is a 502 to the sender."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pytest
 
 from consumer.app import App
 from consumer.settings import Role, load_settings
+from consumer.telemetry.port import KEPT_OPEN_S
 
 LONGEST_S = 120.0
 """What proxies keep by themselves: nginx and Amazon's balancers a minute, Traefik one and a half, Caddy two."""
@@ -32,6 +34,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 def test_it_stays_longer_than_proxies_keep_one(tmp_path: Path) -> None:
     assert load_settings(environ(tmp_path), Role.SERVE).keepalive_s > LONGEST_S
+    assert KEPT_OPEN_S > LONGEST_S
 
 
 @pytest.mark.parametrize("answers", [0, 1, 2])
