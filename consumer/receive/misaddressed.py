@@ -1,6 +1,6 @@
 """Misaddressed: webhooks posted to an address that no application has, for the heartbeat: an application that was taken
-out of the settings, or a path that was mistyped at the service. All of them are 404, and no walk brings what they told,
-since nobody has credentials for an application that is not there."""
+out of the settings, a path that was mistyped at the service, or one that a proxy made longer. All of them are 404, and
+no walk brings what they told, since nobody has credentials for an application that is not there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import orjson
 
-LIKE_OURS = "/webhook"
-"""What else is posted here is whatever visits any address of the internet."""
+LIKE_OURS = re.compile(r"/+webhook|/.*/webhooks/[a-z0-9_-]{1,64}/?\Z")
+"""An address like ours, or one that a proxy put its own path before. What else is posted here is whatever visits any
+address of the internet."""
 _NAME = re.compile(r"/webhooks/([a-z0-9_-]{1,64})\Z")
 NAMES_MAX = 3
 TOLD_FOR_S = 3600.0
@@ -29,7 +30,7 @@ class Misaddressed:
 
     def note(self, path: str) -> bool:
         """Something was posted to this path, which is no application's; whether it looks like a webhook."""
-        if not path.startswith(LIKE_OURS):
+        if not LIKE_OURS.match(path):
             return False
         now = self._monotonic()
         if self._last is not None and now - self._last > FORGOTTEN_AFTER_S:

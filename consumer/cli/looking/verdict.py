@@ -167,8 +167,8 @@ def _astray(one: standing.Astray) -> str:
     """Nobody reads for an application that is not there: what these told comes by no other way (case I14)."""
     where = f" ({', '.join(f'/webhooks/{name}' for name in one.names)})" if one.names else ""
     text = f"{one.count} webhook(s) were posted to an address that no application has{where}, the last at"
-    text = f"{text} {shown(one.last_at)}: set the webhook URL at the service right, or give `serve`, `work` and"
-    return f"{text} `sync` that application"
+    text = f"{text} {shown(one.last_at)}: set the webhook URL at the service right, or the path that the proxy passes"
+    return f"{text} on, or give `serve`, `work` and `sync` that application"
 
 
 def _dead(count: int) -> str:

@@ -51,6 +51,22 @@ async def test_what_is_posted_where_webhooks_go_is_told_by_what_could_be_an_appl
     assert (said["count"], said["names"]) == (5, ["shop2"])
 
 
+@pytest.mark.parametrize("path", ["//webhooks/default", "//webhooks", "/shop/webhooks/default", "/a/b/webhooks/shop2/"])
+async def test_so_is_what_a_proxy_put_its_own_path_before(rig: Rig, path: str) -> None:
+    """Every webhook is 404 then, though its application is there. It is named by nothing that would be set right."""
+    # case: I14, O1
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}"
+    assert (await rig.raw(head.encode())).startswith(b"HTTP/1.1 404 ")
+    said = json.loads(rig.receiver.misaddressed.told() or "")
+    assert (said["count"], said["names"]) == (1, [])
+
+
+@pytest.mark.parametrize("path", ["/api/webhooks", "/shop/webhook", "/x/webhooks/a/b", "/x/webhooks/%3Cb%3E"])
+async def test_what_visits_any_address_is_not_among_them(rig: Rig, path: str) -> None:
+    assert (await rig.send(path=path)).status == 404
+    assert rig.receiver.misaddressed.told() is None
+
+
 async def test_those_of_an_application_are_not_among_them(rig: Rig) -> None:
     assert (await rig.send(headers={})).status == 401
     assert (await rig.signed()).status == 200
