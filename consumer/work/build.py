@@ -12,7 +12,8 @@ from consumer.ledger.processes import worker_id
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.work.dispatch.breakers import Breakers
-from consumer.work.dispatch.dispatcher import PATIENT_S, Dispatcher
+from consumer.work.dispatch.dispatcher import Dispatcher
+from consumer.work.dispatch.patience import PATIENT_S
 from consumer.work.dispatch.result_writer import Result
 from consumer.work.execution.contexts import Contexts
 from consumer.work.execution.executor import Executor

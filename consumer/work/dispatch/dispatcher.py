@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 
 import structlog
 
-from consumer.clock import Clock, Leaps, Pace, rest
+from consumer.clock import Clock, Pace, rest
 from consumer.errors import LedgerError, code_of
 from consumer.events import Event
 from consumer.ledger import Database
@@ -29,6 +29,7 @@ from consumer.telemetry.way import on_the_way_of, tell
 from consumer.work.dispatch import left_behind
 from consumer.work.dispatch.ahead import Ahead
 from consumer.work.dispatch.breakers import Breakers
+from consumer.work.dispatch.patience import Patience
 from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store, untried
 from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
@@ -44,11 +45,6 @@ IDLE_S, QUIET_S = 0.5, 2.0
 RETRY_S = 0.5
 GIVE_BACK_WITHIN_S = 5.0
 LATER = datetime.max.replace(tzinfo=UTC)
-LONG_AGO = datetime.fromtimestamp(0, UTC)
-PATIENT_S = 6.0
-"""Longer than a worker needs to renew its claims (RENEW_EVERY), or to store what came of them."""
-LEAP = timedelta(seconds=5)
-"""A clock that is set ahead by more has claims of the living look as if they had ended."""
 
 _log = structlog.get_logger(__name__)
 
@@ -66,8 +62,8 @@ class _ConnectionLost(Exception):
 
 
 class Dispatcher:
-    """Claims and works on due runs until told to stop. `wake()` it when there may be some. `patient_s`: who could not
-    ask for so long takes no claim from others for as long (`_over`)."""
+    """Claims and works on due runs until told to stop. `wake()` it when there may be some. `patient_s`: see
+    `Patience`."""
 
     def __init__(
         self,
@@ -93,7 +89,7 @@ class Dispatcher:
         self._clock = clock
         self._worker = worker
         self._concurrency = concurrency
-        self._patient_s = patient_s
+        self._patience = Patience(clock, patient_s)
         self._observe = observe
         self._on_emitted = on_emitted
         self._on_deadly = on_deadly
@@ -112,8 +108,6 @@ class Dispatcher:
         self._began_s = clock.monotonic()
         self._is_stopping = False
         self._renewed_s = float("-inf")
-        self._asked_s, self._patient_until_s = float("inf"), float("-inf")
-        self._leaps = Leaps(clock)
         self._writer = ResultWriter(database=database, clock=clock, worker=worker, on_stored=self._stored)
         self.paused: frozenset[str] = frozenset()
         self.is_careful = False
@@ -125,8 +119,8 @@ class Dispatcher:
         self._wake.set()
 
     def room(self, name: str, new: int) -> int:
-        """Of so many new runs of a handler, how many may be claimed as they are added, to be begun with `take`. None
-        while older ones may wait in the ledger: those go first."""
+        """How many of `new` runs of a handler may be claimed as they are added, to be begun with `take`. Returns 0
+        while older runs may wait in the ledger: those go first."""
         handler = self._registry.get(name)
         if handler is None or handler.transactional or self._is_stopping or name not in self._caught_up:
             return 0
@@ -146,8 +140,8 @@ class Dispatcher:
                 self._take(handler, mine)
 
     async def keeps_up(self, stop: asyncio.Event) -> None:
-        """While it goes carefully: until nothing waits for it, or `stop`. What is taken from the log before then is
-        tried one by one, long after care is over."""
+        """While it is careful: wait until no run waits for it, or until `stop`. What was taken from the log before
+        then would be tried one by one, long after care is over."""
         while self.is_careful and not stop.is_set() and self._is_behind():
             await rest(self._clock, RETRY_S, stop)
 
@@ -184,8 +178,8 @@ class Dispatcher:
             await self._give_back()
 
     async def once(self, *, store: bool = True) -> int:
-        """One round: work on what is due now and store it; returns how many. For the test kit, which drives time, and
-        which ends "between the effect and its mark" by not storing. Raises LedgerError.
+        """One round: work on what is due now and store it; returns how many runs that were. For the test kit, which
+        drives the time, and which plays a death between an effect and its mark by not storing. Raises LedgerError.
         """
         before = self._started
         await self._claim()
@@ -229,7 +223,7 @@ class Dispatcher:
         try:
             await self._give_back_what_may_not_start()
             async with self._database.reading() as session:
-                due = await queue.next_due(session, self._over(now := self._clock.now()))
+                due = await queue.next_due(session, self._patience.over(now := self._clock.now()))
                 last = await queue.suspected(session) if self._lets_others_go_first() else frozenset()
             self._upcoming = [at for at in due.values() if at > now]
             self._caught_up = {one.name for one in self._registry.handlers if due.get(one.name, LATER) > now}
@@ -240,7 +234,7 @@ class Dispatcher:
                     claimed += await self._claim_for(handler, limit)
         except LedgerError as error:
             self._unclaimed.lasts(error)
-            self._asked_s = float("-inf")
+            self._patience.failed()
             await self._clock.sleep(RETRY_S)
         else:
             self._unclaimed.over()
@@ -249,17 +243,6 @@ class Dispatcher:
     def _lets_others_go_first(self) -> bool:
         """At first a careful worker takes what may well end it after all else: it may do it on every event."""
         return self.is_careful and self._clock.monotonic() - self._began_s < left_behind.AGAIN_S
-
-    def _over(self, now: datetime) -> datetime:
-        """Claims that ended before then are over. Who could not ask for a while (the machine stood still, the ledger
-        hung or was away) takes none from others at first: they could not renew them either, nor store what came of
-        them. Nor does one whose clock was set ahead: until the others' is, too, they renew theirs by the old time."""
-        asked_s, self._asked_s = self._asked_s, self._clock.monotonic()
-        waits_s = self._patient_s if self._asked_s - asked_s > self._patient_s else 0.0
-        if self._leaps.since() > LEAP:
-            waits_s = CLAIM_LEASE_S
-        self._patient_until_s = max(self._patient_until_s, self._asked_s + waits_s)
-        return now if self._asked_s >= self._patient_until_s else LONG_AGO
 
     def _wanted(self, handler: Handler, now: datetime) -> int:
         """How many to claim: those that may start, and if nothing is wrong with the handler some ahead."""
@@ -270,8 +253,9 @@ class Dispatcher:
         return max(room, 0) + self._ahead.wanted(handler, self._clock.monotonic(), unstored)
 
     async def _give_back_what_may_not_start(self) -> None:
-        """What was claimed ahead for one that is paused, hangs, or whose breaker opened, or when this worker stops:
-        others may have room for it now, and it is due in its order again. And what may be another's already."""
+        """Give back the runs that are claimed and not begun of a handler that is paused, fails or hangs, or whose
+        breaker opened; all of them when this worker stops. Others may have room for them, and they are due in their
+        order again. Also give back what may be another worker's already."""
         for name in self._ahead.handlers():
             is_held = (
                 self._is_stopping or name in self.paused or self._breakers.is_open(name) or self._ahead.is_failing(name)
@@ -311,7 +295,7 @@ class Dispatcher:
                 limit=limit,
                 now=(now := self._clock.now()),
                 lease_s=CLAIM_LEASE_S,
-                over=self._over(now),
+                over=self._patience.over(now),
                 alone=self.is_careful,
             )
             found = await events.load(session, {(run.application, run.event_id) for run in claimed})

@@ -16,8 +16,8 @@ APART_S = 60.0
 class SlowHandlers:
     """Which handlers go their own way now, by the clock's monotonic time."""
 
-    def __init__(self, clock: Clock, *, limit_s: float = SHARED_LIMIT_S) -> None:
-        self.limit_s = limit_s
+    def __init__(self, clock: Clock) -> None:
+        self.limit_s = SHARED_LIMIT_S
         self._clock = clock
         self._until: dict[str, float] = {}
 

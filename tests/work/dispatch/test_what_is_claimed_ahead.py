@@ -25,7 +25,8 @@ from consumer.ledger.tables import RunRow
 from consumer.plugin import Context, Event, Handler, declared, handles
 from consumer.work.dispatch import ahead
 from consumer.work.dispatch.ahead import AHEAD_MAX, PATIENCE_S, SURE_S, Ahead
-from consumer.work.dispatch.dispatcher import PATIENT_S, QUIET_S, RETRY_S
+from consumer.work.dispatch.dispatcher import QUIET_S, RETRY_S
+from consumer.work.dispatch.patience import PATIENT_S
 from consumer.work.execution.claimed import Claimed
 from consumer.work.rounds.housekeeping import HOUSEKEEPING_S, RENEW_EVERY
 from tests.support.handling.live import Live
@@ -197,7 +198,7 @@ async def test_who_stood_still_lets_others_store_first_what_they_did_meanwhile(
     assert found is not None
     shop = Live(database, {}, application="default", more=[found])
     dispatcher = shop._dispatcher
-    dispatcher._patient_s = PATIENT_S
+    dispatcher._patience._patient_s = PATIENT_S
     try:
         await shop.arrive(order_paid(1))
         async with database.transaction() as session:
@@ -260,7 +261,7 @@ async def test_who_is_told_a_later_time_first_takes_nothing_from_the_living(data
 
 
 async def test_a_worker_waits_for_longer_than_others_need_to_renew(database: Database, broker: Broker) -> None:
-    assert Workshop(database, broker, []).worker()._dispatcher._patient_s == PATIENT_S
+    assert Workshop(database, broker, []).worker()._dispatcher._patience._patient_s == PATIENT_S
     assert PATIENT_S > RENEW_EVERY * HOUSEKEEPING_S
     assert PATIENT_S > QUIET_S, "who is idle looks more often"
 
