@@ -1,4 +1,4 @@
-"""App: builds the parts of a role from Settings on one exit stack, and runs them.
+"""App: builds the parts of a role from Settings, and runs them in one `Lifetime`.
 
 What serves others starts first and stops last: what takes in stops before what works it off, and the log and the
 ledger close at the end. A part that fails ends the process: its supervisor starts it anew. What only one role is made
@@ -8,24 +8,24 @@ of is imported where it is built: a process has in memory, and waits at its star
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import structlog
-from aiohttp import web
 
 from consumer import __version__
 from consumer.app import log_parts
 from consumer.app.heartbeat import Heartbeat
+from consumer.app.lifetime import LOOK_AGAIN_S, Lifetime, Stoppable, first_of, persist
 from consumer.app.measured_broker import MeasuredBroker
 from consumer.broker import Broker, open_broker
-from consumer.clock import Clock, SharedClock, SystemClock, is_set_within
-from consumer.errors import BrokerError, ConsumerError, LedgerError, PortTaken, SettingsError, again
+from consumer.clock import Clock, SharedClock, SystemClock
+from consumer.errors import ConsumerError, SettingsError, again
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine.applied import require_current
@@ -49,7 +49,7 @@ from consumer.telemetry.internal import Check, Readiness, internal_app
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.loop_watch import LoopWatch
 from consumer.telemetry.metrics import Metrics
-from consumer.telemetry.port import InternalRunner, site_of, url_of
+from consumer.telemetry.port import InternalRunner
 from consumer.telemetry.traces import Tracing, start_tracing
 
 if TYPE_CHECKING:
@@ -62,14 +62,10 @@ if TYPE_CHECKING:
     from consumer.work.registry import Registry
     from consumer.work.worker import Worker
 
-LOOK_AGAIN_S = 2.0
 AGREE_WITHIN_S = 2.0
 STOP_SLACK_S = 10.0
 HANG_UP_S = 1.0
 """How long a public connection may take to end, after its request was waited for."""
-
-Stoppable = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
-Awaited = Callable[[asyncio.Event], Coroutine[Any, Any, bool]]
 
 _log = structlog.get_logger(__name__)
 
@@ -100,8 +96,7 @@ class App:
         self.worker: Worker | None = None
         self._has_run = False
         self._plugins = plugins or {}
-        self._stack = AsyncExitStack()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._lifetime = Lifetime()
         self._clients: Mapping[str, PaymentsClient] | None = None
         self._readiness = Readiness(self.clock, {"descriptors": Descriptors(self.clock.monotonic).check})
         self._watch = LoopWatch(self.metrics)
@@ -117,7 +112,7 @@ class App:
 
     async def __aenter__(self) -> Self:
         self._watch.start()
-        self._stack.push_async_callback(self._watch.stop)
+        self._lifetime.stack.push_async_callback(self._watch.stop)
         self.metrics.build.info({"version": __version__, "role": self.settings.role.value})
         return self
 
@@ -128,7 +123,7 @@ class App:
         if isinstance(error, ConsumerError) and not self._has_run and self.settings.role in PLAYED:
             self._heartbeat.roles |= {self.settings.role.value} if not self._heartbeat.roles else set()
             await self._heartbeat.say_that_it_died(error)
-        await self._stack.aclose()
+        await self._lifetime.stack.aclose()
 
     async def ready(self) -> bool:
         """Whether every part can do its work now; one that says why it cannot, cannot."""
@@ -141,14 +136,12 @@ class App:
         """Until `stop` is set or a part fails (then: raises what it raised). Leaving the block stops everything."""
         self._has_run = True
         self._readiness.started()
-        self._stoppable(self._heartbeat.run, "heartbeat", STOP_SLACK_S)
-        stopping = asyncio.create_task(stop.wait(), name="app:stop")
+        self._lifetime.run(self._heartbeat.run, "heartbeat", STOP_SLACK_S)
         try:
-            done, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            ended = await self._lifetime.ended(stop)
         finally:
-            stopping.cancel()
             self._readiness.drain()
-        for task in done - {stopping}:
+        for task in ended:
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._heartbeat.dies(error)
             task.result()
@@ -159,7 +152,7 @@ class App:
     def database(self) -> Database:
         """The ledger's database; it connects when first used."""
         database = Database(self.settings.database_url.get_secret_value())
-        self._stack.push_async_callback(database.stop)
+        self._lifetime.stack.push_async_callback(database.stop)
         self._readiness.add("database", database.check)
         self._readiness.add("ledger_write", self._heartbeat.check)
         return database
@@ -174,10 +167,10 @@ class App:
             client_id=self._process,
         )
         broker = MeasuredBroker(found, self.metrics)
-        self._stack.push_async_callback(broker.stop)
+        self._lifetime.stack.push_async_callback(broker.stop)
         self._readiness.add("broker", broker.check)
         self._heartbeat.told["log_write"] = lambda: broker.refusal
-        self._stoppable(lambda stop: self._connect(broker, stop), "broker", LOOK_AGAIN_S + STOP_SLACK_S)
+        self._lifetime.run(lambda stop: self._connect(broker, stop), "broker", LOOK_AGAIN_S + STOP_SLACK_S)
         return broker
 
     @cached_property
@@ -194,7 +187,7 @@ class App:
             version=__version__,
             ratio=self.settings.traces_ratio,
         )
-        self._stack.push_async_callback(asyncio.to_thread, tracing.stop)
+        self._lifetime.stack.push_async_callback(asyncio.to_thread, tracing.stop)
         return tracing
 
     @cached_property
@@ -240,7 +233,7 @@ class App:
             }
             self._clients = {name: client for name, client in built.items() if client is not None}
             for client in self._clients.values():
-                await self._stack.enter_async_context(client)
+                await self._lifetime.stack.enter_async_context(client)
         return self._clients
 
     async def upgrade(self) -> None:
@@ -264,7 +257,7 @@ class App:
             await broker.start()
             await broker.ensure_topics(log_parts.topics(self.settings))
 
-        if await self._persist(connect, self._broker_away, stop):
+        if await persist(connect, self._broker_away, stop):
             self.connected.set()
         await stop.wait()
 
@@ -272,13 +265,13 @@ class App:
         """Wait for the ledger's schema and the log; False when told to stop first. Raises SchemaOutdated."""
         if not await self._has_schema(stop):
             return False
-        if not await self._persist(self._heartbeat.agree_on_time, self._ledger_away, stop):
+        if not await persist(self._heartbeat.agree_on_time, self._ledger_away, stop):
             return False
-        return await _first_of(self.connected, stop)
+        return await first_of(self.connected, stop)
 
     async def _has_schema(self, stop: asyncio.Event) -> bool:
         """Wait for the ledger's schema; False when told to stop first. Raises SchemaOutdated."""
-        return await self._persist(self._require_schema, self._ledger_away, stop)
+        return await persist(self._require_schema, self._ledger_away, stop)
 
     async def _require_schema(self) -> None:
         """The schema is as this version needs it; looked at once, for all parts. Raises LedgerError."""
@@ -286,22 +279,6 @@ class App:
             if not self._schema_is_current:
                 await require_current(self.database)
                 self._schema_is_current = True
-
-    async def _persist(self, attempt: Callable[[], Awaitable[None]], away: Condition, stop: asyncio.Event) -> bool:
-        """Try until it works (True) or `stop` is set (False). What trying again cannot help is raised. Several
-        parts wait for the same: `away` is theirs together, and says it once."""
-        while not stop.is_set():
-            try:
-                await attempt()
-            except (BrokerError, LedgerError) as error:
-                if not error.retryable:
-                    raise
-                away.lasts(error)
-                await is_set_within(stop, LOOK_AGAIN_S)
-            else:
-                away.over()
-                return True
-        return False
 
     # --- parts -------------------------------------------------------------------------------------------------
 
@@ -317,7 +294,7 @@ class App:
 
             self._heartbeat.roles.add(Role.CONSOLE.value)
             token = self.settings.api_token
-            self._stoppable(self._watch_business, "unfulfilled", STOP_SLACK_S, after=self._has_schema)
+            self._lifetime.run(self._watch_business, "unfulfilled", STOP_SLACK_S, after=self._has_schema)
             query_routes(
                 app,
                 database=self.database,
@@ -329,7 +306,9 @@ class App:
             users = Users(self.settings.console_users) if self.settings.console_users is not None else None
             page_routes(app, desk_of(self.settings, self.database, self.clock, status), users)
         runner = InternalRunner(app)
-        self.internal_url = await self._listen(runner, self.settings.internal_host, self.settings.internal_port)
+        self.internal_url = await self._lifetime.listen(
+            runner, self.settings.internal_host, self.settings.internal_port
+        )
         self.console_url = f"{self.internal_url}/console/" if console else None
 
     async def _watch_business(self, stop: asyncio.Event) -> None:
@@ -370,13 +349,15 @@ class App:
         self._readiness.add("receive", receiver.has_room)
         await self._agree_soon()
         runner = receive_runner(receiver, shutdown_timeout_s=HANG_UP_S)
-        self.public_url = await self._listen(runner, self.settings.host, self.settings.port, shares_port=shares_port)
+        self.public_url = await self._lifetime.listen(
+            runner, self.settings.host, self.settings.port, shares_port=shares_port
+        )
         # Ended from the last to the first. While requests are waited for, their connections are still read from: the
         # runner's end drops what comes then, and a webhook that was half in would be refused for its missing half.
-        self._stack.push_async_callback(receiver.stop, self.settings.drain_s)
+        self._lifetime.stack.push_async_callback(receiver.stop, self.settings.drain_s)
         for site in runner.sites:
-            self._stack.push_async_callback(site.stop)
-        self._stack.push_async_callback(self._linger, receiver)
+            self._lifetime.stack.push_async_callback(site.stop)
+        self._lifetime.stack.push_async_callback(self._linger, receiver)
 
     def _plays(self, role: Role) -> None:
         """A role that uses the log, and says by which topics, and as whom it writes to the ledger."""
@@ -458,8 +439,8 @@ class App:
         self._readiness.add("group", polls)
         self._readiness.add("grants", Grants(database, BUILT_IN, self.clock).check)
         note = partial(note_taken, database, self.clock)
-        self._stoppable(note, "taking", STOP_SLACK_S, after=self._has_schema)
-        self._stoppable(work, "work", settings.drain_s + STOP_SLACK_S, after=self._ready_to_work)
+        self._lifetime.run(note, "taking", STOP_SLACK_S, after=self._has_schema)
+        self._lifetime.run(work, "work", settings.drain_s + STOP_SLACK_S, after=self._ready_to_work)
 
     def check_plugins(self) -> None:
         """Say which built-ins are left out. Raises SettingsError for options that do not fit, and unknown handlers."""
@@ -499,11 +480,11 @@ class App:
         self._readiness.add("grants", Grants(self.database, BUILT_IN, self.clock).check)
         if self.settings.retention is not None and self.settings.archive_dir is not None:
             retention = self._retention(self.settings.archive_dir, self.settings.retention)
-            self._stoppable(retention.run, "archiving", STOP_SLACK_S, after=self._ready_to_work)
+            self._lifetime.run(retention.run, "archiving", STOP_SLACK_S, after=self._ready_to_work)
         seal = partial(seal_trail, self.database, self.clock)
-        self._stoppable(seal, "sealing", STOP_SLACK_S, after=self._has_schema)
-        self._stoppable(self._log_watch(sync).run, "log_watch", STOP_SLACK_S, after=self._ready_to_work)
-        self._stoppable(sync.run, "sync", STOP_SLACK_S, after=self._ready_to_work)
+        self._lifetime.run(seal, "sealing", STOP_SLACK_S, after=self._has_schema)
+        self._lifetime.run(self._log_watch(sync).run, "log_watch", STOP_SLACK_S, after=self._ready_to_work)
+        self._lifetime.run(sync.run, "sync", STOP_SLACK_S, after=self._ready_to_work)
 
     def _built_sync(self, clients: Mapping[str, PaymentsClient]) -> Sync:
         from consumer.app.sync_parts import sync_policy
@@ -558,49 +539,4 @@ class App:
     def beside(self, run: Stoppable, name: str, limit_s: float, *, check: Check) -> None:
         """A part that somebody else brings, ended like every other; the process is ready when `check` says so, too."""
         self._readiness.add(name, check)
-        self._stoppable(run, name, limit_s)
-
-    def _stoppable(self, run: Stoppable, name: str, limit_s: float, *, after: Awaited | None = None) -> None:
-        """Run something that ends cleanly when its event is set, at most `limit_s` seconds later. `after`: what it
-        waits for before; it says False when told to stop first."""
-        stop = asyncio.Event()
-        task = asyncio.create_task(_until_told(run, stop, after), name=f"app:{name}")
-        self._tasks.append(task)
-
-        async def end() -> None:
-            stop.set()
-            _, late = await asyncio.wait({task}, timeout=limit_s)
-            if late:
-                _log.warning("part_stopped_hard", part=name, after_s=limit_s)
-                task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        self._stack.push_async_callback(end)
-
-    async def _listen(self, runner: web.BaseRunner, host: str, port: int, *, shares_port: bool = False) -> str:
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        try:
-            await site_of(runner, host, port, shares_port=shares_port).start()
-        except OSError as error:
-            raise PortTaken(host=host, port=port, reason=error.strerror) from error
-        return url_of(host, runner.addresses[0][1])
-
-
-async def _until_told(run: Stoppable, stop: asyncio.Event, after: Awaited | None) -> None:
-    """A part that ends before it was told to has failed, even if it says nothing."""
-    if after is None or await after(stop):
-        await run(stop)
-    if not stop.is_set():
-        raise RuntimeError("a part of the process ended by itself")
-
-
-async def _first_of(wanted: asyncio.Event, stop: asyncio.Event) -> bool:
-    """Wait until `wanted` (True), or `stop` (False)."""
-    waits = {asyncio.create_task(wanted.wait()), asyncio.create_task(stop.wait())}
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-    return wanted.is_set() and not stop.is_set()
+        self._lifetime.run(run, name, limit_s)
