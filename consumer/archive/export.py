@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 from consumer.archive.filling import Filling, by_size
@@ -10,14 +11,16 @@ from consumer.clock import Clock
 from consumer.ledger import Database
 from consumer.ledger.archiving import bodies
 from consumer.ledger.archiving.bodies import Record
+from consumer.ledger.archiving.observed import KINDS, observed
 from consumer.ledger.archiving.settled import stretch
+from consumer.ledger.reading import sync_state
 
 UNSETTLED_AT_ONCE = 500
 
 
 async def export(database: Database, folder: Path, *, clock: Clock, written_by: str) -> Pruned:
-    """Write them, and last what is still to be sent or read, and how walks began; what was written. Raises
-    ArchiveError, LedgerError."""
+    """Write them, and last what is still to be sent or read, what was last read, and how walks began; what was written.
+    Raises ArchiveError, LedgerError."""
     done, after, is_over = Pruned(), 0, False
     while not is_over:
         file = Filling(folder, written_by=written_by, at=clock.now(), archived=True)
@@ -30,6 +33,7 @@ async def export(database: Database, folder: Path, *, clock: Clock, written_by: 
                 is_over, after = part.until is None, part.until or after
             if is_over:
                 await _add_unsettled(file, database)
+                await _add_observed(file, database)
                 await _add_first_walks(file, database, done.events + file.events)
             path = await file.finish()
         finally:
@@ -49,6 +53,18 @@ async def _add_unsettled(file: Filling, database: Database) -> None:
                 portion = []
     if portion:
         await file.add_records(portion)
+
+
+async def _add_observed(file: Filling, database: Database) -> None:
+    async with database.reading() as session:
+        applications = await sync_state.applications(session)
+    for application, kind in product(sorted(applications), KINDS):
+        after: str | None = ""
+        while after is not None:
+            async with database.reading() as session:
+                found, after = await observed(session, application, kind, after, UNSETTLED_AT_ONCE)
+            if found:
+                await file.add_records(found)
 
 
 async def _add_first_walks(file: Filling, database: Database, events: int) -> None:

@@ -4,6 +4,7 @@ and tells nobody anything."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -20,8 +21,12 @@ from consumer.ledger.archiving import bodies
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import events, handlers
 from consumer.ledger.plans import plans
-from consumer.ledger.tables import AuditRow, ReadRow
+from consumer.ledger.reading import observations
+from consumer.ledger.reading.observation import ObjectKind, observation_id
+from consumer.ledger.reading.observations import Observed
+from consumer.ledger.tables import AuditRow, ObservationRow, ReadRow
 from consumer.sync.backfill.cutover import Began
+from consumer.sync.reconcile.state import ReconcileState, load_state
 from consumer.work.registry import handlers_of
 from tests.access.test_rebuild import OURS, PLUGINS
 from tests.archive.old_shop import EVENTS, OUTBOX, RUNS, decisions, opened, rows
@@ -32,6 +37,7 @@ from tests.support.handling.projections import said
 
 AUDIT = AuditRow.__table__
 READS = ReadRow.__table__
+OBSERVATIONS = ObservationRow.__table__
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -162,6 +168,84 @@ async def test_what_is_asked_of_the_service_is_asked_by_the_new_ledger(
             await session.execute(update(READS).values(asked=9))
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
         assert {one["asked"] for one in await rows(database, READS)} == {9}, "what is asked here stands"
+    finally:
+        await database.stop()
+
+
+def _read(kind: ObjectKind, object_id: str, state: str) -> Observed:
+    return Observed(
+        application="default", kind=kind, object_id=object_id, version=7, digest="d", read_at=NOW, state=state
+    )
+
+
+# case: B20, B30, G12
+async def test_what_was_seen_at_the_service_is_no_news_in_the_new_ledger(
+    sqlite_ledger: Database, tmp_path: Path, empty_url: str
+) -> None:
+    """Nor is what is news there taken for history: an order that is paid while the ledger moves, and that no event ever
+    told of, is seen by its state alone."""
+    remembered = [
+        _read("order", "before", "PAID"),
+        _read("order", "late", "PAID"),
+        _read("payment", "pay_1", "FINALIZED"),
+    ]
+    unread = [
+        _read("order", "lost", "PAID"),
+        _read("order", "open", "PENDING"),
+        _read("subscription", "sub_9", "ACTIVE"),
+    ]
+    came = _read("order", "C1", "PAID")
+    kept = ReconcileState(began=NOW, ended=NOW, baselined=True, payments_baselined=True, unplaced=3)
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        async with sqlite_ledger.transaction() as session:
+            told = [
+                event("news1", key="order:lost"),
+                replace(event("news2", key="order:open"), type="order.expired"),
+                replace(event("news3", key="subscription:sub_9"), type="subscription.created"),
+                replace(event("news4", key="order:late"), type="order.expired"),
+                event("news5", key="order:C1"),
+                replace(event("news6", key="order:C1"), id=observation_id("default", "order", "C1", 7)),
+            ]
+            await events.record(session, told, NOW)
+            await observations.keep(session, [*remembered, *unread, came])
+            await kept.keep(session, "default", token=7, now=NOW)
+        with patch.object(export, "UNSETTLED_AT_ONCE", 2):  # several pages
+            files = await exported(shop.desk, tmp_path / "kept")
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        async with database.reading() as session:
+            state = await load_state(session, "default")
+        assert (state.baselined, state.payments_baselined) == (True, True)
+        assert (state.began, state.unplaced) == (None, 0), "the next walk is due at once, and tells its own"
+        found = [Observed(**row) for row in await rows(database, OBSERVATIONS)]
+        by_id = {one.object_id: one for one in (*remembered, came)}
+        assert {one.object_id: one for one in found} == by_id, "what may lie unread in the old log is observed again"
+        async with database.transaction() as session:
+            await session.execute(update(OBSERVATIONS).values(digest="new"))
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        assert {row["digest"] for row in await rows(database, OBSERVATIONS)} == {"new"}, "what is read here stands"
+    finally:
+        await database.stop()
+
+
+# case: B30, G12
+@pytest.mark.parametrize("kept", [ReconcileState(), ReconcileState(began=NOW, baselined=True, early=True)])
+async def test_a_first_walk_that_is_still_to_be_made_is_made_by_the_new_ledger(
+    sqlite_ledger: Database, tmp_path: Path, kept: ReconcileState
+) -> None:
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        async with sqlite_ledger.transaction() as session:
+            await kept.keep(session, "default", token=7, now=NOW)
+        files = await exported(shop.desk, tmp_path / "kept")
+    url = f"sqlite+aiosqlite:///{tmp_path}/new.db"
+    database, desk = Database(url), Desk({"CONSUMER_DATABASE_URL": url})
+    try:
+        await schema.upgrade(database)
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        async with database.reading() as session:
+            assert await load_state(session, "default") == ReconcileState()
     finally:
         await database.stop()
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
 from sqlalchemy import ColumnElement, RowMapping, Table, bindparam, func, select, text, true, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -19,19 +20,20 @@ from consumer.ledger.archiving.settled import Aged, settled
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.plans import plans
-from consumer.ledger.reading.sync_state import ANYBODY, FIRST_WALK
-from consumer.ledger.tables import BookmarkRow, EventRow, HandlerRow, OutboxRow, ReadRow, RunRow
+from consumer.ledger.reading.sync_state import ANYBODY, FIRST_WALK, RECONCILE
+from consumer.ledger.tables import BookmarkRow, EventRow, HandlerRow, ObservationRow, OutboxRow, ReadRow, RunRow
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
 _READS: Table = ReadRow.__table__
 _HANDLERS: Table = HandlerRow.__table__
+_OBSERVATIONS: Table = ObservationRow.__table__
 _WALKS: Table = BookmarkRow.__table__
 _AGED: Final = ("seq", "application", "id", "key", "type", "source", "received_at")
 _CLAIM: Final = {"claimed_by": None, "claimed_until": None}
 _TRIES: Final = {"waiting_since": None, "waiting_reason": None}
-_BESIDE: Final = {"read": _READS, "handler": _HANDLERS}
+_BESIDE: Final = {"read": _READS, "handler": _HANDLERS, "observation": _OBSERVATIONS}
 """What comes along beside events, by its word in a record: what is here already stands."""
 IS_HERE: Final = _EVENTS.c.archive.is_(None)
 RUNS_MAX: Final = 10_000
@@ -41,8 +43,8 @@ TAKEN: Final = b"{}"
 
 Record = Mapping[str, Any]
 """`event` with its `runs` and, of a derived one, its `outbox` row; or an `outbox` row alone, which is still to be
-sent; or a `read` that was asked for; or a `handler`, which may be paused; or `first_walk`, how an application's began,
-in a ledger of so many `events`."""
+sent; or a `read` that was asked for; or a `handler`, which may be paused; or an `observation`, the last of its object;
+or `first_walk`, how an application's began, in a ledger of so many `events`."""
 
 
 FOREIGN: Final = (
@@ -150,9 +152,22 @@ async def unsettled(session: AsyncSession) -> AsyncIterator[Record]:
 
 async def first_walks(session: AsyncSession, events: int) -> Sequence[Record]:
     """How the first walk of each application began, for an archive of everything, which holds so many events. A ledger
-    that does not know takes for history whatever is older than an hour."""
-    rows = await session.execute(select(_WALKS).where(_WALKS.c.walk == FIRST_WALK).order_by(_WALKS.c.application))
-    return [{"first_walk": document(_WALKS, dict(row)), "events": events} for row in rows.mappings()]
+    that does not know takes for history whatever is older than an hour; and every paid order that it has not heard of,
+    unless it knows that a walk of the state has remembered what was there before."""
+    known = select(_WALKS).where(_WALKS.c.walk.in_((FIRST_WALK, RECONCILE)))
+    rows = await session.execute(known.order_by(_WALKS.c.application, _WALKS.c.walk))
+    found = [dict(row) if row["walk"] == FIRST_WALK else _baseline(row) for row in rows.mappings()]
+    return [{"first_walk": document(_WALKS, row), "events": events} for row in found if row is not None]
+
+
+def _baseline(row: RowMapping) -> dict[str, Any] | None:
+    """What stays true of reconcile in another ledger; not when it walked last, so that the next walk is due. None
+    where the next walk is still to remember. Pure."""
+    state = orjson.loads(row["state"])
+    if state.get("early") or not state.get("baselined", state.get("began")):
+        return None
+    kept = {"baselined": True, "payments_baselined": bool(state.get("payments_baselined"))}
+    return {**row, "state": orjson.dumps(kept)}
 
 
 async def take_first_walks(session: AsyncSession, found: Sequence[Record]) -> int:
@@ -231,7 +246,8 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
         news = [pair for name, pair in events.items() if name not in known]
         await _take_in(session, news)
         await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if one.keys() == {"outbox"}])
-        await _take_beside(session, _READS, [_row(_READS, one["read"]) for one in found if "read" in one])
+        for word, table in (("read", _READS), ("observation", _OBSERVATIONS)):
+            await _take_beside(session, table, [_row(table, one[word]) for one in found if word in one])
         known_there = [_row(_HANDLERS, one["handler"]) | _TRIES for one in found if "handler" in one]
         await _take_beside(session, _HANDLERS, known_there)
         brought += Brought(events=len(news), first_walks=tuple(one for one in found if "first_walk" in one))

@@ -21,6 +21,8 @@ ANYBODY: Final = 0
 """A token below any leader's: what is kept under it is a note of whoever came by, and no claim to lead."""
 FIRST_WALK: Final = "first_walk"
 """How the first walk of an application began, which divides history from what is acted on."""
+RECONCILE: Final = "reconcile"
+"""How the last reconcile walk ended, and whether one has remembered what was there before."""
 _ADAPTERS: dict[type[KeptState], TypeAdapter[Any]] = {}
 
 

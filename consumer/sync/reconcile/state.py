@@ -20,7 +20,7 @@ from consumer.sync.backfill import silence
 
 LOG = structlog.get_logger()
 
-WALK: Final = "reconcile"
+WALK: Final = sync_state.RECONCILE
 BESIDE: Final = "reconcile/beside"
 
 

@@ -167,6 +167,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.archiving.bodies.first_walks": [{"events": 5}],
     "ledger.archiving.bodies.take_first_walks": [{"found": []}, {"found": [_FIRST_WALK]}],
     "ledger.archiving.bodies.put_back": [{"found": [], "brings_missing": True}],
+    "ledger.archiving.observed.observed": [{"after": after} for after in ("", "past_1000001")],
     "ledger.archiving.passes.keep": [{"found": LastPass()}],
     "ledger.archiving.settled.stretch": [{"after": 0, "before": NOW}],
     "ledger.archiving.settled.settled": [{"aged": [_AGED]}],
