@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
@@ -164,10 +164,18 @@ class Deployment:
 
         await eventually(is_healthy, within_s=within_s, every_s=0.5, what="`consumer status` says healthy")
 
+    def pay_order_untold(self) -> None:
+        """An order is paid at the service, and no event will ever tell of it: neither a webhook nor the list."""
+        self.hear(at_work=False)
+        self.pay_order()
+        world = self.sandbox.engine.world
+        for event in [one for one in world.events if self.paid[-1] in str(one.snapshot)]:
+            world.put(world.events, replace(event, listed=False))
+
     @property
     def listed(self) -> set[str]:
-        """Ids of everything that happened at the service."""
-        return {event.id.rpartition("/")[2] for event in self.sandbox.engine.world.events}
+        """Ids of everything that the service lists."""
+        return {event.id.rpartition("/")[2] for event in self.sandbox.engine.world.events if event.listed}
 
     def assert_one_parcel_each(self) -> None:
         """Nothing lost, nothing doubled."""
@@ -182,6 +190,10 @@ class Deployment:
         """An operator's command; the service answers meanwhile. AssertionError when it fails."""
         done = await asyncio.to_thread(command, *words, environ=self.environ)
         assert done.returncode == 0, f"consumer {' '.join(words)}: {done.stdout}{done.stderr}"
+
+    async def answer(self, *words: str) -> str:
+        """What an operator's command prints, however it ends."""
+        return (await asyncio.to_thread(command, *words, environ=self.environ)).stdout
 
     async def standing(self) -> ApplicationStatus:
         """How the reading of the service stands, as `status` tells it."""

@@ -1,8 +1,12 @@
-"""The ledger moves to an empty database by way of archives, and the log is a new one: what `deploy/backup.md` says is
-typed. What was paid meanwhile is shipped, however long that took, and nothing is shipped twice."""
+"""A deployment moves to another database and another log, in the midst of trade: what `deploy/backup.md` says is typed,
+line by line. What was paid meanwhile is shipped, however long that took, also where no event ever tells of it; what
+waited goes on by the key it had, and nothing is shipped twice."""
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,35 +15,103 @@ import pytest
 from consumer.ledger import Database
 from consumer.sync.backfill.cutover import Began
 from tests.promises.deployment import Deployment, deployment, embedded, started
+from tests.support.ports import eventually
+from tests.support.postgres import create_database
+from tests.support.process import ended
 
-ROLES = ("serve", "work", "sync")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+
+ROLES = ("work", "sync", "console")
+"""Those that go on when `serve` is stopped."""
 MOVES_FOR = timedelta(hours=3)
+PAGE = (Path(__file__).parents[2] / "deploy" / "backup.md").read_text()
+MOVE = PAGE.partition("\n## Move to PostgreSQL and Kafka\n")[2].partition("\n## ")[0]
+TYPED = re.findall(r"^ +consumer (.+?)(?: +#.*)?$", MOVE, re.MULTILINE)
+LEAVES = 2
+"""So many of the lines are typed before the settings are changed."""
+BY_HAND = "SELECT customer, kind, reason FROM access_source ORDER BY 1"
 
 
-# case: G12, B30
-@pytest.mark.slow
-@pytest.mark.timeout(500)
-async def test_to_another_database_and_another_log(tmp_path: Path) -> None:
+# case: G12, B20, B30, B35
+@pytest.mark.kafka
+@pytest.mark.postgres
+async def test_from_files_to_postgresql_and_kafka(tmp_path: Path, postgres_base: str, kafka_url: str) -> None:
+    to = await asyncio.to_thread(create_database, postgres_base)
     async with deployment(tmp_path, **embedded(tmp_path)) as found:
-        found.sandbox.clock.set_offset(-MOVES_FOR.total_seconds())
-        found.hear(at_work=True)
-        async with started(*(found.process(role, f"{role}-before") for role in ROLES)):
-            for _ in range(3):
-                found.pay_order()
-            found.subscribe()
-            await found.shipped(within_s=60)
-            await found.settled(within_s=60)
-        await _began_long_ago(found)
-        found.hear(at_work=False)
+        await _story(found, {"CONSUMER_DATABASE_URL": to, "CONSUMER_BROKER_URL": kafka_url})
+
+
+# case: G12, B20, B30, B35
+@pytest.mark.kafka
+@pytest.mark.postgres
+async def test_and_back(tmp_path: Path, postgres_base: str, kafka_url: str) -> None:
+    url = await asyncio.to_thread(create_database, postgres_base)
+    to = embedded(tmp_path)
+    async with deployment(tmp_path, database_url=url, broker_url=kafka_url) as found:
+        await _story(found, {"CONSUMER_DATABASE_URL": to["database_url"], "CONSUMER_BROKER_URL": to["broker_url"]})
+
+
+# case: G12, B20, B30, B35
+async def test_to_other_files(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/moved.db"
+    async with deployment(tmp_path, **embedded(tmp_path)) as found:
+        await _story(found, {"CONSUMER_DATABASE_URL": url, "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/moved-log.db"})
+
+
+async def _story(found: Deployment, to: Mapping[str, str]) -> None:
+    found.sandbox.clock.set_offset(-MOVES_FOR.total_seconds())
+    serve, *others = (found.process(role, f"{role}-before") for role in ("serve", *ROLES))
+    with ended(serve):
+        async with started(*others):
+            serve.spawn()
+            await serve.ready()
+            await _trade(found)
+            serve.stop()
+            found.hear(at_work=False)
+            await eventually(lambda: _nothing_waits(found), within_s=60, what="0 records wait for either group")
+    found.pay_order()
+    found.pay_order_untold()
+    await _began_long_ago(found)
+    found.sandbox.clock.advance_to(datetime.now(UTC))
+    await _move(found, to)
+    found.warehouse.is_away = False
+    found.hear(at_work=True)
+    async with started(*(found.process(role, f"{role}-after") for role in ("serve", *ROLES))):
         found.pay_order()
-        found.sandbox.clock.advance_to(datetime.now(UTC))
-        await _move(found)
-        found.hear(at_work=True)
-        async with started(*(found.process(role, f"{role}-after") for role in ROLES)):
-            await found.shipped(within_s=60)
-            await found.settled(within_s=60)
-            await found.type("reconcile", "--dry-run")  # exit 0: nothing differs
-        found.assert_one_parcel_each()
+        await found.shipped(within_s=90)
+        await found.settled(within_s=60)
+        await found.type("reconcile", "--dry-run")  # exit 0: nothing differs
+        await found.type("invariants")  # exit 0: nothing is broken
+        assert await found.one("SELECT count(*) FROM handlers WHERE paused_at IS NOT NULL") == 1
+        assert await found.one(BY_HAND) == "friend"
+    found.assert_one_parcel_each()
+
+
+async def _trade(found: Deployment) -> None:
+    """Orders are shipped, a customer has subscribed, another was given access; one parcel is still tried again."""
+    found.hear(at_work=True)
+    await found.walked()
+    for _ in range(3):
+        found.pay_order()
+    found.subscribe()
+    gift = ("access.complimentary_granted", "friend", "--set", "entitlement=pro")
+    await found.type("say", *gift, "--reason", "a gift", "--yes")
+    await found.type("handlers", "pause", "access:recheck", "--reason", "not now")
+    await found.shipped(within_s=60)
+    await found.settled(within_s=60)
+    found.warehouse.is_away = True
+    found.pay_order()
+    await eventually(
+        lambda: found.count("runs WHERE handler = 'warehouse:ship' AND status = 'retrying'"),
+        within_s=60,
+        what="a parcel is tried again",
+    )
+
+
+async def _nothing_waits(found: Deployment) -> bool:
+    """What `consumer status` says of both groups."""
+    said = await found.answer("status")
+    return re.findall(r"^group .*, (\d+) record", said, re.MULTILINE) == ["0", "0"]
 
 
 async def _began_long_ago(found: Deployment) -> None:
@@ -50,15 +122,13 @@ async def _began_long_ago(found: Deployment) -> None:
         await Began(began=kept.began - MOVES_FOR).keep(session, "default", token=2**40, now=datetime.now(UTC))
 
 
-async def _move(found: Deployment) -> None:
+async def _move(found: Deployment, to: Mapping[str, str]) -> None:
     kept = found.folder / "kept"
-    await found.type("events", "export", "--archive", str(kept))
-    await found.type("audit", "export", str(kept / "trail.jsonl"))
+    typed = [line.replace("DIR", str(kept)).replace("TEXT", "moved").split() for line in TYPED]
+    for words in typed[:LEAVES]:
+        await found.type(*words)
     await found.database.stop()
-    url = f"sqlite+aiosqlite:///{found.folder}/moved.db"
-    found.environ |= {"CONSUMER_DATABASE_URL": url, "CONSUMER_BROKER_URL": f"embedded:{found.folder}/moved-log.db"}
-    found.database = Database(url)
-    await found.type("db", "upgrade")
-    files = [str(one) for one in sorted(kept.iterdir())]
-    await found.type("events", "import", "--missing", *files)
-    await found.type("rebuild", "all", "--yes", "--reason", "drift")
+    found.environ |= to
+    found.database = Database(to["CONSUMER_DATABASE_URL"])
+    for words in typed[LEAVES:]:
+        await found.type(*words, *(["--yes"] if words[0] == "rebuild" else []))
