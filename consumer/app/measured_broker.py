@@ -97,10 +97,6 @@ class MeasuredBroker:
         """See Broker."""
         return self._broker.subscribe(topics, group, on_assigned=on_assigned, on_revoked=on_revoked, drain_s=drain_s)
 
-    async def ready(self) -> bool:
-        """See Broker."""
-        return await self._broker.ready()
-
     async def check(self) -> bool:
         """See Broker."""
         if not await self._broker.check():

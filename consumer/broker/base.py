@@ -200,12 +200,9 @@ class Broker(Protocol):
         for at most `drain_s`; a new group starts at the oldest record."""
         ...
 
-    async def ready(self) -> bool:
-        """Whether the broker answers now; bounded, never raises."""
-        ...
-
     async def check(self) -> bool:
-        """The same, and False before `start`; bounded. Raises the BrokerError that says why it cannot be used."""
+        """Whether the broker answers now, False before `start`; bounded. Raises the BrokerError that says why it
+        cannot be used."""
         ...
 
 

@@ -100,9 +100,6 @@ class RecordingBroker:
     async def check(self) -> bool:
         return True
 
-    async def ready(self) -> bool:
-        return True
-
 
 @dataclass
 class Rig:

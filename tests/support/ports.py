@@ -1,4 +1,4 @@
-"""Free ports, and waiting for a condition instead of sleeping and hoping."""
+"""Free ports, waiting for a condition instead of sleeping and hoping, and whether somebody answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import inspect
 import socket
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
+
+from consumer.errors import ConsumerError
 
 
 def free_port() -> int:
@@ -38,3 +40,17 @@ async def eventually(
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_s} s: {what or condition}") from missed
         await asyncio.sleep(every_s)
+
+
+class Asked(Protocol):
+    """A `Database` or a `Broker`."""
+
+    async def check(self) -> bool: ...
+
+
+async def answers(asked: Asked) -> bool:
+    """Whether it can be used now, whatever it says of why it cannot."""
+    try:
+        return await asked.check()
+    except ConsumerError:
+        return False

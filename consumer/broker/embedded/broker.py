@@ -195,13 +195,6 @@ class EmbeddedBroker:
         await file.read(data_version, READY_WITHIN_S)
         return True
 
-    async def ready(self) -> bool:
-        """The same, without the reason."""
-        try:
-            return await self.check()
-        except BrokerError:
-            return False
-
     # --- inside ----------------------------------------------------------------------------------------------
 
     def _open_file(self) -> LogFile:

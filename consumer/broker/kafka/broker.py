@@ -169,8 +169,18 @@ class KafkaBroker:
         self._subscriptions.append(subscription)
         return subscription
 
-    async def ready(self) -> bool:
-        """Whether the cluster answers a metadata request within READY_WITHIN_S."""
+    async def check(self) -> bool:
+        """Whether the cluster answers a metadata request within READY_WITHIN_S. Raises BrokerUnavailable when it does
+        not, or what the servers refuse."""
+        if await self._answers():
+            return True
+        raise await why_unreachable(self._connection) or BrokerUnavailable(
+            "the broker does not answer", servers=",".join(self._connection.servers)
+        )
+
+    # --- inside ----------------------------------------------------------------------------------------------
+
+    async def _answers(self) -> bool:
         client = self._publisher.client if self._publisher is not None else None
         if client is None:
             return False
@@ -179,16 +189,6 @@ class KafkaBroker:
                 return bool(await client.force_metadata_update())
         except (TimeoutError, KafkaError, OSError):
             return False
-
-    async def check(self) -> bool:
-        """The same; raises BrokerUnavailable, or what the servers refuse, when the cluster does not answer."""
-        if await self.ready():
-            return True
-        raise await why_unreachable(self._connection) or BrokerUnavailable(
-            "the broker does not answer", servers=",".join(self._connection.servers)
-        )
-
-    # --- inside ----------------------------------------------------------------------------------------------
 
     def _started(self) -> KafkaPublisher:
         if self._publisher is None:

@@ -53,9 +53,10 @@ class KafkaSubscription:
         self._owned: frozenset[Partition] = frozenset()
         self._told: frozenset[Partition] = frozenset()
         self._unsure: frozenset[Partition] = frozenset()
-        """Of which it is not known whether the group was set back: this member reads on from where it was."""
+        """Partitions of which it is not known whether the group's offset was set back; this member reads on from where
+        it was."""
         self._any_names = False
-        """Whether a header was met whose name is not UTF-8: the consumers from then on read those, too."""
+        """Whether a header was met whose name is not UTF-8: consumers that are made from then on read such names."""
         self._reading = False
         self._epoch = 0
         self._clock = clock

@@ -223,13 +223,6 @@ class Database:
             raise LedgerUnavailable(reason=f"no answer within {CHECK_WITHIN_S:g} s") from error
         return True
 
-    async def ready(self) -> bool:
-        """Whether the database answers now and, after a failed write, takes writes again; bounded, never raises."""
-        try:
-            return await self.check()
-        except LedgerError:
-            return False
-
     def _session(self, *, writes: bool) -> AsyncSession:
         return AsyncSession(
             self._engines[writes], sync_session_class=LentSession, expire_on_commit=False, autoflush=True

@@ -10,7 +10,7 @@ import pytest
 from consumer.broker import Broker, Message, TopicConfig
 from consumer.errors import BrokerUnavailable, RecordTooLarge, TopicUnknown
 from tests.contract.broker.conftest import Log, message, read, read_all, values
-from tests.support.ports import eventually
+from tests.support.ports import answers, eventually
 
 
 async def test_an_acknowledged_record_is_there_after_a_restart(log: Log) -> None:
@@ -183,11 +183,11 @@ async def test_before_start_and_after_stop_it_is_unavailable(log: Log, broker: B
         await broker.publish_many(topic, [message("x")])
     with pytest.raises(BrokerUnavailable):
         broker.subscribe([topic], log.group())
-    assert await broker.ready() is False
+    assert await answers(broker) is False
     await broker.start()
     await broker.start()
     await broker.publish(topic, message("again"))
-    assert await broker.ready() is True
+    assert await answers(broker) is True
 
 
 async def test_stop_lets_what_is_on_its_way_arrive(log: Log) -> None:

@@ -18,7 +18,7 @@ from consumer.broker.embedded.schema import delete_old, touch
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt, LogIncompatible, LogLocked, LogReplaced
 from tests.contract.broker.conftest import message, read, values
-from tests.support.ports import eventually
+from tests.support.ports import answers, eventually
 from tests.support.process import another_process
 
 
@@ -127,7 +127,7 @@ async def test_a_deleted_file_takes_no_record_that_nobody_could_find_again(
     (tmp_path / "log.db").write_bytes(b"")
     with pytest.raises(BrokerUnavailable, match="replaced"):
         await broker.publish("t", message("lost"))
-    assert await broker.ready() is False
+    assert await answers(broker) is False
 
 
 # case: I1, I2
@@ -233,11 +233,11 @@ async def test_a_full_disk_is_unavailable_and_room_makes_it_work_again(broker: E
         await broker.publish("t", message("x" * 50_000))
     assert told.value.fields["reason"] == "SQLITE_FULL"
     for _ in range(2):
-        assert await broker.ready() is False
+        assert await answers(broker) is False
     await file.write(touch, timeout_s=5)  # a write that needs no page
-    assert await broker.ready() is False
+    assert await answers(broker) is False
     file._writer.execute("PRAGMA max_page_count = 1073741823")
-    assert await broker.ready() is True
+    assert await answers(broker) is True
     assert file._writer.execute("SELECT count(*) FROM records").fetchone() == (1,)
     await broker.publish("t", message("after"))
     member = broker.subscribe(["t"], "g")
@@ -260,7 +260,7 @@ async def test_a_locked_file_is_told_as_such_also_to_who_waits_less_long_than_it
         with pytest.raises(LogLocked):
             await broker.check()
     holder.execute("ROLLBACK")
-    await eventually(broker.ready, within_s=15)
+    await eventually(lambda: answers(broker), within_s=15)
     holder.close()
 
 

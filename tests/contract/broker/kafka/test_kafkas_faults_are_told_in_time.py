@@ -31,7 +31,7 @@ from consumer.errors import (
 )
 from tests.contract.broker.conftest import message, read, read_all, values
 from tests.support.kafka import KafkaServer, kafka_server
-from tests.support.ports import eventually, free_port
+from tests.support.ports import answers, eventually, free_port
 from tests.support.proxy import TcpProxy
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -78,13 +78,13 @@ async def test_a_silent_broker_is_told_in_time_and_everything_goes_on_after(
     )
     assert {type(outcome) for outcome in outcomes} == {BrokerUnavailable}
     assert time.monotonic() - began < 2.5
-    assert await broker.ready() is False
+    assert await answers(broker) is False
     polled = time.monotonic()
     assert list(await member.poll(10, 0.5)) == []
     assert time.monotonic() - polled < 2.0
     server.resume()
     await broker.publish("t", message("after"), timeout_s=15.0)
-    assert await broker.ready() is True
+    assert await answers(broker) is True
     found = values(await read(member, 1))
     while "after" not in found:
         found += values(await read(member, 1))
@@ -156,7 +156,7 @@ async def test_a_broker_absent_at_start_is_told_and_start_works_when_it_is_there
     with pytest.raises(BrokerUnavailable):
         await broker.start()
     assert time.monotonic() - began < 4.0
-    assert await broker.ready() is False
+    assert await answers(broker) is False
     await eventually(lambda: not leftovers(), within_s=3)
     with kafka_server(tmp_path / "kafka", port=port):
         await broker.start()
@@ -222,7 +222,7 @@ async def test_refused_connections_are_survived(tmp_path: Path) -> None:
             await proxy.refuse()
             with pytest.raises(BrokerUnavailable):
                 await broker.publish("t", message("refused"), timeout_s=0.5)
-            assert await broker.ready() is False
+            assert await answers(broker) is False
             await proxy.accept()
             await broker.publish("t", message("after"), timeout_s=15.0)
             await broker.stop()

@@ -15,6 +15,7 @@ from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.tables import AuditRow, EventRow, OutboxRow
 from consumer.plugin import Emission
 from tests.contract.ledger.facts import NOW, Undone, event, persistently
+from tests.support.ports import answers
 
 TABLES: tuple[Table, ...] = (EventRow.__table__, OutboxRow.__table__, AuditRow.__table__)
 
@@ -155,4 +156,4 @@ async def test_a_reader_is_not_held_up_by_a_writer(database: Database, other: Da
         async with asyncio.timeout(2):
             assert await counts(database) == [0, 0, 0]
             assert await counts(other) == [0, 0, 0]
-            assert await other.ready()
+            assert await answers(other)

@@ -20,7 +20,7 @@ from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.plans import plans
 from consumer.ledger.tables import EventRow
 from tests.contract.ledger.facts import NOW, event
-from tests.support.ports import eventually
+from tests.support.ports import answers, eventually
 from tests.support.postgres import StoppableServer, create_database, stoppable_server
 from tests.support.proxy import TcpProxy
 
@@ -70,9 +70,9 @@ async def test_while_it_is_down_everything_is_unavailable_and_then_it_works_agai
             await stored(ledger)
     with pytest.raises(LedgerUnavailable):
         await schema.require_current(ledger)
-    assert not await ledger.ready()
+    assert not await answers(ledger)
     await asyncio.to_thread(server.start)
-    await eventually(ledger.ready)
+    await eventually(lambda: answers(ledger))
     await record(ledger, 99)
     assert await stored(ledger) == 6
 
@@ -87,7 +87,7 @@ async def test_a_transaction_that_was_open_is_gone_whole(ledger: Database, serve
     with pytest.raises(LedgerUnavailable):
         await interrupted()
     await asyncio.to_thread(server.start)
-    await eventually(ledger.ready)
+    await eventually(lambda: answers(ledger))
     assert await stored(ledger) == 0
 
 
@@ -100,7 +100,7 @@ async def test_a_commit_that_finds_it_gone_says_so(ledger: Database, server: Sto
     with pytest.raises(LedgerUnavailable):
         await interrupted()
     await asyncio.to_thread(server.start)
-    await eventually(ledger.ready)
+    await eventually(lambda: answers(ledger))
     assert await stored(ledger) == 0
 
 

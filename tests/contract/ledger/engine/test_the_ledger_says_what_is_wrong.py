@@ -23,7 +23,7 @@ from consumer.ledger.engine import schema
 from consumer.ledger.handling import events
 from consumer.ledger.tables import AuditRow
 from tests.contract.ledger.facts import NOW, Undone, event
-from tests.support.ports import eventually
+from tests.support.ports import answers, eventually
 from tests.support.process import another_process
 
 SECRET = "jane.doe@example.com"
@@ -54,7 +54,7 @@ async def test_an_empty_database_asks_for_an_upgrade(empty: Database) -> None:
     with pytest.raises(SchemaOutdated):
         async with empty.reading() as session:
             await events.known(session, [("default", "evt_1")])
-    assert await empty.ready(), "it answers, though"
+    assert await answers(empty), "it answers, though"
 
 
 async def test_a_missing_column_asks_for_an_upgrade(database: Database) -> None:
@@ -198,7 +198,7 @@ async def test_a_time_limit_of_the_server_passes(database: Database, setting: st
 
     with pytest.raises(LedgerUnavailable):
         await slow()
-    assert await database.ready()
+    assert await answers(database)
 
 
 @ON_POSTGRESQL
@@ -222,7 +222,7 @@ async def test_a_file_that_another_process_holds_for_long_is_unavailable_and_the
     try:
         holder.execute("BEGIN IMMEDIATE")
         assert isinstance(await fails(hasty, "DELETE FROM budgets"), LedgerUnavailable)
-        assert await hasty.ready(), "it can still be read"
+        assert await answers(hasty), "it can still be read"
         assert (await schema.state(hasty)).is_current
         holder.execute("ROLLBACK")
         async with hasty.transaction() as session:
@@ -250,13 +250,13 @@ async def test_a_file_that_was_replaced_is_used_by_nobody_any_more(database: Dat
             async with use() as session:
                 await events.known(session, [("default", "evt_1")])
         assert told.value.fields["path"] == str(path)
-    assert not await database.ready()
+    assert not await answers(database)
     assert not path.exists(), "no empty one is made in its place"
     backup.rename(path)
     async with database.transaction() as session, database.reading() as looking:
         assert not await events.known(session, [("default", "evt_1")]), "the one that lies there now"
         assert not await events.known(looking, [("default", "evt_1")])
-    assert await database.ready()
+    assert await answers(database)
 
 
 # case: O7
@@ -367,7 +367,7 @@ async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> No
             assert caught.value.retryable
         with pytest.raises(LedgerUnavailable):
             await schema.require_current(nowhere)
-        assert not await nowhere.ready()
+        assert not await answers(nowhere)
     finally:
         await nowhere.stop()
 
