@@ -1,4 +1,4 @@
-"""PostgreSQL's driver, and what differs where a pooler (PgBouncer and its like) lends its connections.
+"""PostgreSQL's engine and driver, and what differs where a pooler (PgBouncer and its like) lends its connections.
 
 There each transaction may be another server process's: what is said for a session is said to others, too, and what was
 prepared by name is missing, or is another's. So nothing of ours outlives a transaction there.
@@ -7,13 +7,18 @@ prepared by name is missing, or is another's. So nothing of ours outlives a tran
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from time import monotonic
 from typing import Any, Final
 
 from sqlalchemy import event
-from sqlalchemy.engine import Connection
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.engine import Connection, ExceptionContext
+from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
+
+from consumer.ledger.engine.discretion import hide_values
 
 REFUSED: Final = "startup parameter"
 OF_THE_WAY: Final = ("application_name", "tcp_")
@@ -23,6 +28,73 @@ Place = tuple[str, int]
 _POOLED: Final = "is_pooled"
 ALONE_S: Final = 1.0
 """So long each of several hosts has before the next is asked beside it."""
+COMMAND_TIMEOUT_S = 60.0
+RESTED_S = 1.0
+"""A PostgreSQL connection that lay unused for so long is pinged before it is used again. One that broke sooner is found
+by what is sent on it: LedgerUnavailable, and all connections are made anew."""
+SILENT_S, ASKED_EVERY_S, ASKED_TIMES = 5, 3, 2
+SILENCE_S = SILENT_S + ASKED_EVERY_S * ASKED_TIMES
+"""A PostgreSQL connection on which nobody acknowledges anything for so long is broken, at both ends: a network lost it
+without a word, or a machine went off. Well within a claim's lease; else `work` stands still for a minute, and what it
+had begun keeps its locks on the server for two."""
+# A connection keeps to the defaults and the server that it began with. One that is refused for them is made anew, else
+# it would be for ever: they were set back since, or the name leads to the new primary. Where one is read-only, all are.
+_READ_ONLY, _CUT_OFF = "25006", "57014"
+
+
+def engine(
+    url: str, pool_size: int, *, lock_s: float, command_timeout_s: float | None = COMMAND_TIMEOUT_S
+) -> AsyncEngine:
+    """An engine of this driver. `lock_s`: how long a statement waits for a table that somebody has locked;
+    `command_timeout_s`: how long it may take, None for as long as it takes."""
+    driver = Driver(
+        {
+            **({"statement_timeout": "0"} if command_timeout_s is None else {}),
+            "application_name": "payments-consumer",
+            "idle_in_transaction_session_timeout": "120000",
+            "lock_timeout": str(int(lock_s * 1000)),
+            "tcp_keepalives_idle": str(SILENT_S),
+            "tcp_keepalives_interval": str(ASKED_EVERY_S),
+            "tcp_keepalives_count": str(ASKED_TIMES),
+            "tcp_user_timeout": str(SILENCE_S * 1000),
+            # A plan is made for the tables as they are now. One that is kept for a prepared statement may have been
+            # made when they were empty, and reads them whole from then on (decision 10).
+            "plan_cache_mode": "force_custom_plan",
+            # Whatever it believes of them: none of our statements is answered best by reading a whole table.
+            "enable_seqscan": "off",
+            # Nor by gathering all rows that fit and sorting them: what is sought lies in the order of its index.
+            "enable_bitmapscan": "off",
+            "jit": "off",  # compiling takes longer than any of our statements
+        }
+    )
+    made = create_async_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=5,
+        pool_timeout=10,
+        hide_parameters=True,
+        # Whatever the database's default is: who waited for a lock must see what its holder wrote.
+        isolation_level="READ COMMITTED",
+        connect_args={"timeout": 10, "command_timeout": command_timeout_s, "async_creator_fn": driver.connect},
+    )
+
+    driver.serve(made)
+    _ping_the_rested(made)
+
+    @event.listens_for(made.sync_engine, "connect")
+    def notice_silence(connection: Any, _: Any) -> None:
+        _break_when_silent(connection.driver_connection._transport.get_extra_info("socket"))
+
+    @event.listens_for(made.sync_engine, "handle_error")
+    def keep_discreet(context: ExceptionContext) -> None:
+        hide_values(context.sqlalchemy_exception, context.original_exception)
+        state = getattr(context.original_exception, "sqlstate", None)
+        if state == _READ_ONLY:
+            context.is_disconnect = True
+        elif state == _CUT_OFF and context.connection is not None:
+            context.connection.connection.invalidate(soft=True)
+
+    return made
 
 
 class Driver:
@@ -125,3 +197,30 @@ async def _is_lent(connection: Any) -> bool:
     except BaseException:
         connection.terminate()
         raise
+
+
+def _break_when_silent(ours: socket.socket) -> None:
+    """As the server is told to do with its end. A system other than Linux knows some of it."""
+    if ours.family == socket.AF_UNIX:
+        return
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    told = {"TCP_KEEPIDLE": SILENT_S, "TCP_KEEPINTVL": ASKED_EVERY_S, "TCP_KEEPCNT": ASKED_TIMES,
+            "TCP_USER_TIMEOUT": SILENCE_S * 1000}  # fmt: skip
+    for name, value in told.items():
+        if (option := getattr(socket, name, None)) is not None:
+            ours.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _ping_the_rested(engine: AsyncEngine) -> None:
+    """As `pool_pre_ping`, but one that was used a moment ago is taken as it is: a ping is three round trips."""
+    dialect = engine.dialect
+
+    @event.listens_for(engine.sync_engine, "checkin")
+    def note(_: Any, record: ConnectionPoolEntry) -> None:
+        record.info["used_at"] = monotonic()
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def ping(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+        used_at = record.info.get("used_at")
+        if used_at is not None and monotonic() - used_at > RESTED_S and not dialect._do_ping_w_event(connection):
+            raise InvalidatePoolError

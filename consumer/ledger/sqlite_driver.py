@@ -1,5 +1,5 @@
-"""SQLite's driver with one trip to its thread for a statement instead of four: cursor, execute, fetch and close go
-together, and BEGIN with the first of them. A trip costs more than most statements do.
+"""SQLite's engine and driver, with one trip to its thread for a statement instead of four: cursor, execute, fetch and
+close go together, and BEGIN with the first of them. A trip costs more than most statements do.
 
 A result longer than `AT_ONCE` rows is fetched as it is asked for, so that a stream of a large table stays one.
 
@@ -11,6 +11,7 @@ who writes. So what is there goes into the file itself, and all connections are 
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 import weakref
@@ -24,6 +25,8 @@ from typing import Any
 import aiosqlite
 import structlog
 from aiosqlite.core import _connection_worker_thread
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from consumer import sqlite_file
 
@@ -310,3 +313,53 @@ def _opened(database: str, *, timeout: float, **given: Any) -> sqlite3.Connectio
         opened.close()
         raise
     return opened
+
+
+def engine(url: str, pool_size: int, *, durable: bool, busy_s: float) -> AsyncEngine:
+    """An engine of this driver. `busy_s`: how long a connection waits for the pool, and for whoever holds the file's
+    lock. `durable`: see `Database`."""
+    # FULL: offsets are committed in another file, so a commit here must survive a power cut.
+    synchronous = "FULL" if durable else "OFF"
+    made = create_async_engine(
+        url,
+        pool_size=pool_size,
+        pool_timeout=busy_s,
+        connect_args={"timeout": busy_s, "async_creator_fn": connection},
+        hide_parameters=True,  # an error's text must not carry a body or a customer
+    )
+
+    @event.listens_for(made.sync_engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves, below
+        cursor = connection.cursor()
+        for pragma in (f"synchronous={synchronous}", "foreign_keys=ON", "cache_size=-16000"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(made.sync_engine, "invalidate")
+    def give_up(connection: Any, _: Any, __: BaseException | None) -> None:
+        _roll_back_soon(connection.driver_connection)
+
+    @event.listens_for(made.sync_engine, "begin")
+    def begin(connection: Any) -> None:
+        # IMMEDIATE: a transaction that will write takes the lock first, so it can never fail half way with "locked".
+        # That goes with its first statement in one trip: before it nothing was read or written.
+        driver = connection.connection.driver_connection
+        writes = connection.get_execution_options().get("consumer_writes", True)
+        driver.begin_with_next("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return made
+
+
+def _roll_back_soon(connection: Any) -> None:
+    """Before a connection that was given up is closed: a cancelled task leaves a statement half way, and SQLite would
+    keep the transaction's lock until that statement is collected, with every other writer shut out.
+
+    It goes to the driver's thread ahead of the close and is not waited for: no second cancellation can stop it.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:  # the loop is gone, and the driver's thread with it
+        return
+    rollback = loop.create_task(connection.rollback())
+    rollback.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # a closed one has nothing to undo

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from time import monotonic
-from typing import Any
 
 from sqlalchemy import event, text
-from sqlalchemy.engine import Connection, ExceptionContext, make_url
+from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
     DBAPIError,
     IntegrityError,
-    InvalidatePoolError,
     OperationalError,
     ProgrammingError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
-from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlmodel import SQLModel
 
 from consumer import sqlite_file
@@ -41,19 +36,9 @@ from consumer.errors import (
     SchemaOutdated,
 )
 from consumer.ledger import postgresql_driver, sqlite_driver
-from consumer.ledger.engine.discretion import hide_values
 from consumer.loan import LentSession, see_to_commit, see_to_statement
 
 BUSY_TIMEOUT_S = 15.0
-COMMAND_TIMEOUT_S = 60.0
-RESTED_S = 1.0
-"""A PostgreSQL connection that lay unused for so long is pinged before it is used again. One that broke sooner is found
-by what is sent on it: LedgerUnavailable, and all connections are made anew."""
-SILENT_S, ASKED_EVERY_S, ASKED_TIMES = 5, 3, 2
-SILENCE_S = SILENT_S + ASKED_EVERY_S * ASKED_TIMES
-"""A PostgreSQL connection on which nobody acknowledges anything for so long is broken, at both ends: a network lost it
-without a word, or a machine went off. Well within a claim's lease; else `work` stands still for a minute, and what it
-had begun keeps its locks on the server for two."""
 POOL_SIZE = 10
 POSTGRES_PORT = 5432
 CHECK_WITHIN_S = 5.0
@@ -91,9 +76,6 @@ HELD = text(
 # connection that was cut because its transaction stood idle.
 _PASSING_CLASSES = ("08", "40", "53", "57", "58")
 _PASSING_STATES = ("55P03", "25006", "25P03", "25P04")
-# A connection keeps to the defaults and the server that it began with. One that is refused for them is made anew, else
-# it would be for ever: they were set back since, or the name leads to the new primary. Where one is read-only, all are.
-_READ_ONLY, _CUT_OFF = "25006", "57014"
 
 
 class Database:
@@ -117,12 +99,10 @@ class Database:
         self._engine, self.dialect = _engine(url, pool_size, create=create, durable=durable, lock_s=lock_s)
         _keep_whole(self._engine)
         self.path = make_url(url).database if self.dialect == "sqlite" else None
-        # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
         self._write_failed = False
-        # What BEGIN is to say travels with SQLite's engine: made once, not for each session.
-        self._engines = dict.fromkeys((True, False), self._engine)
-        if self.dialect == "sqlite":
-            self._engines = {writes: self._engine.execution_options(consumer_writes=writes) for writes in (True, False)}
+        # By it SQLite's engine knows which BEGIN it is to say: two, made once and not for each session.
+        self._engines = {writes: self._engine.execution_options(consumer_writes=writes) for writes in (True, False)}
+        # SQLite has one writer: our own writers queue up here, fairly, instead of in its busy handler.
         self._writer = asyncio.Lock() if self.dialect == "sqlite" else None
 
     @property
@@ -136,14 +116,15 @@ class Database:
         if self.dialect != "postgresql":
             yield self._engine
             return
-        patient = _postgresql(self._url, 1, command_timeout_s=None, lock_s=self._lock_s)
+        patient = postgresql_driver.engine(self._url, 1, command_timeout_s=None, lock_s=self._lock_s)
         try:
             yield patient
         finally:
             await patient.dispose()
 
     async def require_whole(self) -> None:
-        """Read SQLite's file to its end; a server sees to its own. Raises LedgerCorrupt, LedgerUnavailable."""
+        """Read SQLite's file to its end; a database server checks its own files. Raises LedgerCorrupt,
+        LedgerUnavailable."""
         if self.path is None:
             return
         with translated(self.path):
@@ -188,8 +169,8 @@ class Database:
             await session.execute(text(PROBE))
 
     async def require_commits(self) -> None:
-        """Raises LedgerAwaitsReplica where some have waited COMMIT_LATE_S for a replica: whoever reads sees nothing of
-        it. LedgerError when nobody answers."""
+        """Raises LedgerAwaitsReplica when commits of ours have waited COMMIT_LATE_S for a synchronous replica, which no
+        read would show. Raises LedgerError when the database does not answer."""
         if self.dialect != "postgresql":
             return
         async with self.reading() as session:
@@ -197,9 +178,10 @@ class Database:
                 raise LedgerAwaitsReplica
 
     async def require_unlocked(self) -> None:
-        """Raises LedgerLocked, with the server's process and the table, where a whole table of ours is held against
-        writes and one of ours waits for it: all else is written meanwhile. Ours give up after some seconds, and come
-        again: where one is held, it is looked for so long. LedgerError when nobody answers."""
+        """Raises LedgerLocked, with PostgreSQL's process and the table, when somebody holds a whole table of ours
+        against writes and one of our statements waits for it; other tables are written meanwhile. Our statements give
+        up after some seconds and come again, so while a table is held this looks LOCK_LOOKS times for one that waits.
+        Raises LedgerError when the database does not answer."""
         asked = {"late_s": LOCK_LATE_S, "ours": list(SQLModel.metadata.tables)}
         for _ in range(LOCK_LOOKS if self.dialect == "postgresql" else 0):
             async with self.reading() as session:
@@ -321,9 +303,9 @@ def _engine(url: str, pool_size: int, *, create: bool, durable: bool, lock_s: fl
         case "sqlite+aiosqlite":
             if parsed.database and parsed.database != ":memory:":
                 _see_to_file(Path(parsed.database), create=create)
-            return _sqlite(url, pool_size, durable=durable), "sqlite"
+            return sqlite_driver.engine(url, pool_size, durable=durable, busy_s=BUSY_TIMEOUT_S), "sqlite"
         case "postgresql+asyncpg":
-            return _postgresql(url, pool_size, lock_s=lock_s), "postgresql"
+            return postgresql_driver.engine(url, pool_size, lock_s=lock_s), "postgresql"
     raise LedgerError("the database URL must begin with sqlite+aiosqlite:// or postgresql+asyncpg://")
 
 
@@ -348,119 +330,6 @@ def _missing(path: Path) -> DatabaseMissing:
     return DatabaseMissing(f"{where}: run this in the folder of `consumer dev`, or set CONSUMER_DATABASE_URL")
 
 
-def _sqlite(url: str, pool_size: int, *, durable: bool) -> AsyncEngine:
-    # FULL: offsets are committed in another file, so a commit here must survive a power cut.
-    synchronous = "FULL" if durable else "OFF"
-    engine = create_async_engine(
-        url,
-        pool_size=pool_size,
-        pool_timeout=BUSY_TIMEOUT_S,
-        connect_args={"timeout": BUSY_TIMEOUT_S, "async_creator_fn": sqlite_driver.connection},
-        hide_parameters=True,  # an error's text must not carry a body or a customer
-    )
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def configure(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # we say BEGIN ourselves, below
-        cursor = connection.cursor()
-        for pragma in (f"synchronous={synchronous}", "foreign_keys=ON", "cache_size=-16000"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    @event.listens_for(engine.sync_engine, "invalidate")
-    def give_up(connection: Any, _: Any, __: BaseException | None) -> None:
-        _roll_back_soon(connection.driver_connection)
-
-    @event.listens_for(engine.sync_engine, "begin")
-    def begin(connection: Connection) -> None:
-        # IMMEDIATE: a transaction that will write takes the lock first, so it can never fail half way with "locked".
-        # That goes with its first statement in one trip: before it nothing was read or written.
-        driver: Any = connection.connection.driver_connection
-        writes = connection.get_execution_options().get("consumer_writes", True)
-        driver.begin_with_next("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-def _roll_back_soon(connection: Any) -> None:
-    """Before a connection that was given up is closed: a cancelled task leaves a statement half way, and SQLite would
-    keep the transaction's lock until that statement is collected, with every other writer shut out.
-
-    It goes to the driver's thread ahead of the close and is not waited for: no second cancellation can stop it.
-    """
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:  # the loop is gone, and the driver's thread with it
-        return
-    rollback = loop.create_task(connection.rollback())
-    rollback.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # a closed one has nothing to undo
-
-
-def _postgresql(
-    url: str, pool_size: int, *, lock_s: float, command_timeout_s: float | None = COMMAND_TIMEOUT_S
-) -> AsyncEngine:
-    driver = postgresql_driver.Driver(
-        {
-            **({"statement_timeout": "0"} if command_timeout_s is None else {}),
-            "application_name": "payments-consumer",
-            "idle_in_transaction_session_timeout": "120000",
-            "lock_timeout": str(int(lock_s * 1000)),
-            "tcp_keepalives_idle": str(SILENT_S),
-            "tcp_keepalives_interval": str(ASKED_EVERY_S),
-            "tcp_keepalives_count": str(ASKED_TIMES),
-            "tcp_user_timeout": str(SILENCE_S * 1000),
-            # A plan is made for the tables as they are now. One that is kept for a prepared statement may have been
-            # made when they were empty, and reads them whole from then on (decision 10).
-            "plan_cache_mode": "force_custom_plan",
-            # Whatever it believes of them: none of our statements is answered best by reading a whole table.
-            "enable_seqscan": "off",
-            # Nor by gathering all rows that fit and sorting them: what is sought lies in the order of its index.
-            "enable_bitmapscan": "off",
-            "jit": "off",  # compiling takes longer than any of our statements
-        }
-    )
-    engine = create_async_engine(
-        url,
-        pool_size=pool_size,
-        max_overflow=5,
-        pool_timeout=10,
-        hide_parameters=True,
-        # Whatever the database's default is: who waited for a lock must see what its holder wrote.
-        isolation_level="READ COMMITTED",
-        connect_args={"timeout": 10, "command_timeout": command_timeout_s, "async_creator_fn": driver.connect},
-    )
-
-    driver.serve(engine)
-    _ping_the_rested(engine)
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def notice_silence(connection: Any, _: Any) -> None:
-        _break_when_silent(connection.driver_connection._transport.get_extra_info("socket"))
-
-    @event.listens_for(engine.sync_engine, "handle_error")
-    def keep_discreet(context: ExceptionContext) -> None:
-        hide_values(context.sqlalchemy_exception, context.original_exception)
-        state = getattr(context.original_exception, "sqlstate", None)
-        if state == _READ_ONLY:
-            context.is_disconnect = True
-        elif state == _CUT_OFF and context.connection is not None:
-            context.connection.connection.invalidate(soft=True)
-
-    return engine
-
-
-def _break_when_silent(ours: socket.socket) -> None:
-    """As the server is told to do with its end. A system other than Linux knows some of it."""
-    if ours.family == socket.AF_UNIX:
-        return
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    told = {"TCP_KEEPIDLE": SILENT_S, "TCP_KEEPINTVL": ASKED_EVERY_S, "TCP_KEEPCNT": ASKED_TIMES,
-            "TCP_USER_TIMEOUT": SILENCE_S * 1000}  # fmt: skip
-    for name, value in told.items():
-        if (option := getattr(socket, name, None)) is not None:
-            ours.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
 def _keep_whole(engine: AsyncEngine) -> None:
     """A handler that is lent a transaction does not end it, by whichever way."""
 
@@ -471,18 +340,3 @@ def _keep_whole(engine: AsyncEngine) -> None:
     @event.listens_for(engine.sync_engine, "commit")
     def refuse(connection: Connection) -> None:
         see_to_commit(connection)
-
-
-def _ping_the_rested(engine: AsyncEngine) -> None:
-    """As `pool_pre_ping`, but one that was used a moment ago is taken as it is: a ping is three round trips."""
-    dialect = engine.dialect
-
-    @event.listens_for(engine.sync_engine, "checkin")
-    def note(_: Any, record: ConnectionPoolEntry) -> None:
-        record.info["used_at"] = monotonic()
-
-    @event.listens_for(engine.sync_engine, "checkout")
-    def ping(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
-        used_at = record.info.get("used_at")
-        if used_at is not None and monotonic() - used_at > RESTED_S and not dialect._do_ping_w_event(connection):
-            raise InvalidatePoolError

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, func, make_url, select, text
 
 from consumer.errors import LedgerReadOnly, LedgerUnavailable, StatementCancelled
-from consumer.ledger import Database
+from consumer.ledger import Database, postgresql_driver
 from consumer.ledger.engine import database, schema
 from consumer.ledger.handling import events
 from consumer.ledger.leases import CLAIM_LEASE_S
@@ -163,7 +163,7 @@ async def test_a_connection_that_broke_while_it_rested_is_noticed_by_nobody(
 ) -> None:
     await record(ledger, 1)
     await _cut_all(ledger)
-    monkeypatch.setattr(database, "RESTED_S", 0.0)
+    monkeypatch.setattr(postgresql_driver, "RESTED_S", 0.0)
     await record(ledger, 2)
     assert await stored(ledger) == 2
 
@@ -171,7 +171,7 @@ async def test_a_connection_that_broke_while_it_rested_is_noticed_by_nobody(
 async def test_one_that_broke_a_moment_after_it_was_used_fails_once(
     ledger: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "RESTED_S", 3600.0)
+    monkeypatch.setattr(postgresql_driver, "RESTED_S", 3600.0)
     await asyncio.gather(*(record(ledger, number) for number in range(5)))
     await _cut_all(ledger)
     with pytest.raises(LedgerUnavailable):

@@ -146,7 +146,7 @@ async def test_a_connection_that_the_server_cut_is_unavailable_and_then_fine(
 async def test_idle_connections_that_were_cut_are_not_noticed_at_all(
     database: Database, other: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumer.ledger.engine.database.RESTED_S", 0.0)  # idle is what was not used a moment ago
+    monkeypatch.setattr("consumer.ledger.postgresql_driver.RESTED_S", 0.0)  # idle is what was not used a moment ago
     async with database.transaction() as session:
         await events.record(session, [event(1)], NOW)
     async with other.transaction() as killer:
