@@ -12,7 +12,7 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import parse_time
-from consumer.ledger.reading import budgets
+from consumer.ledger.reading import key_values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ def after(memory: TopicMemory, topic_id: str | None, ends: Sequence[int], now: d
 
 async def load(session: AsyncSession, topic: str) -> TopicMemory:
     """What is remembered; nothing of a topic never seen."""
-    stored = await budgets.load(session, f"log/{topic}")
+    stored = await key_values.load(session, f"log/{topic}")
     if stored is None:
         return TopicMemory(topic=topic)
     state: dict[str, Any] = orjson.loads(stored)
@@ -57,4 +57,4 @@ async def load(session: AsyncSession, topic: str) -> TopicMemory:
 async def keep(session: AsyncSession, memory: TopicMemory) -> None:
     """Remember it."""
     state = {name: value for name, value in asdict(memory).items() if name != "topic"}
-    await budgets.keep(session, f"log/{memory.topic}", orjson.dumps(state).decode())
+    await key_values.keep(session, f"log/{memory.topic}", orjson.dumps(state).decode())

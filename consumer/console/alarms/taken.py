@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, FromClause, Table, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger.handling.handlers import bystanders
-from consumer.ledger.reading import budgets
+from consumer.ledger.reading import key_values
 from consumer.ledger.tables import EventRow, OutboxRow, RunRow
 from consumer.wire import SEED
 from handlers.fulfilment.store import REQUESTED
@@ -27,7 +27,7 @@ SETTLED_AFTER: Final = timedelta(minutes=5)
 
 async def until(session: AsyncSession) -> int:
     """The `seq` up to which nothing is left; 0 before anybody looked."""
-    return int(await budgets.load(session, NAME) or 0)
+    return int(await key_values.load(session, NAME) or 0)
 
 
 def taker(event: FromClause) -> ColumnElement[Any]:
@@ -65,4 +65,4 @@ async def further(session: AsyncSession, now: datetime) -> tuple[int | None, boo
 
 async def keep(session: AsyncSession, seq: int) -> None:
     """Remember it. Of several workers any may come last: who is behind only looks again."""
-    await budgets.keep(session, NAME, str(seq))
+    await key_values.keep(session, NAME, str(seq))

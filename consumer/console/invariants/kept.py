@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger.reading import budgets
+from consumer.ledger.reading import key_values
 from consumer.ledger.reading.sync_state import KeptState
 
 BEGINS: Final = "account/"
@@ -36,14 +36,14 @@ class Account(KeptState):
 
 async def keep(session: AsyncSession, application: str, account: Account) -> None:
     """Remember it; the last one counts."""
-    await budgets.keep(session, f"{BEGINS}{application}", orjson.dumps(account.dump()).decode())
+    await key_values.keep(session, f"{BEGINS}{application}", orjson.dumps(account.dump()).decode())
 
 
 async def wrong(session: AsyncSession, now: datetime) -> dict[str, Account]:
     """By application, those that say lately that something is not as it should be."""
     found = {
         name.removeprefix(BEGINS): Account.load(orjson.loads(text))
-        for name, text in (await budgets.beginning(session, BEGINS)).items()
+        for name, text in (await key_values.beginning(session, BEGINS)).items()
     }
     return {
         name: one

@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import parse_time
-from consumer.ledger.reading import budgets
+from consumer.ledger.reading import key_values
 
 NAME: Final = "archive/pass"
 
@@ -26,7 +26,7 @@ class LastPass:
 
 async def load(session: AsyncSession) -> LastPass:
     """The last pass; nothing when there was none."""
-    stored = await budgets.load(session, NAME)
+    stored = await key_values.load(session, NAME)
     state: dict[str, Any] = orjson.loads(stored) if stored else {}
     return LastPass(
         began_at=parse_time(state.get("began_at")), done_at=parse_time(state.get("done_at")), code=state.get("code")
@@ -40,4 +40,4 @@ async def keep(session: AsyncSession, found: LastPass) -> None:
         "done_at": found.done_at and found.done_at.isoformat(),
         "code": found.code,
     }
-    await budgets.keep(session, NAME, orjson.dumps(state).decode())
+    await key_values.keep(session, NAME, orjson.dumps(state).decode())

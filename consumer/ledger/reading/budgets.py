@@ -69,23 +69,3 @@ class LedgerBudgetStore:
         if session.get_bind().dialect.name == "postgresql":
             return float(await session.scalar(text("SELECT extract(epoch FROM clock_timestamp())")) or 0.0)
         return self._clock.now().timestamp()
-
-
-async def load(session: AsyncSession, name: str) -> str | None:
-    """The stored text of this name, to look at it without changing it; None when there is none."""
-    found: str | None = await session.scalar(select(_BUDGETS.c.value).where(_BUDGETS.c.name == name))
-    return found
-
-
-async def beginning(session: AsyncSession, prefix: str) -> dict[str, str]:
-    """The stored texts whose name begins so, by name; `prefix` ends with `/`."""
-    after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
-    named = select(_BUDGETS.c.name, _BUDGETS.c.value).where(_BUDGETS.c.name >= prefix, _BUDGETS.c.name < after)
-    return {row.name: row.value for row in await session.execute(named) if row.name.startswith(prefix)}
-
-
-async def keep(session: AsyncSession, name: str, value: str) -> None:
-    """Store the text of this name; the last one counts."""
-    insert = insert_into(_BUDGETS, session.get_bind().dialect.name)
-    statement = insert.on_conflict_do_update(index_elements=["name"], set_={"value": insert.excluded.value})
-    await session.execute(statement, {"name": name, "value": value})

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import RecordRefused
 from consumer.events import parse_time
-from consumer.ledger.reading import budgets, hints, sync_state
+from consumer.ledger.reading import hints, key_values, sync_state
 from consumer.lists.bookmark import Bookmark
 from consumer.payments import UnexpectedAnswer
 from consumer.payments.circuit import PROBE_EVERY_S
@@ -70,7 +70,7 @@ async def application_status(
     if app_id is None:
         refused = min((one.since for one in held_up if one.code in REFUSED), default=None)
     else:
-        circuit = await budgets.load(session, f"circuit/{app_id}")
+        circuit = await key_values.load(session, f"circuit/{app_id}")
         refused = refused_at(circuit, now, walked_at=bookmark.walked_at)
     seen = await Sightings.of(session, application)
     return ApplicationStatus(

@@ -20,7 +20,7 @@ from consumer.clock import SystemClock
 from consumer.console.alarms import standing
 from consumer.ledger import Database
 from consumer.ledger.processes import UNACCOUNTED
-from consumer.ledger.reading import budgets
+from consumer.ledger.reading import key_values
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import ALL, living
@@ -85,5 +85,5 @@ async def _statement(database: Database, words: str) -> None:
 
 async def _is_kept(database: Database, application: str) -> bool:
     async with database.reading() as session:
-        kept = await budgets.beginning(session, f"account/{application}")
+        kept = await key_values.beginning(session, f"account/{application}")
     return [orjson.loads(one)["broken"] for one in kept.values()] == [{}]
