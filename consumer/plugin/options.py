@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -29,7 +28,6 @@ class ValidatedOptions:
         return self._made[function]
 
 
-@lru_cache(maxsize=1000)
 def options_model(function: Callable[..., Any]) -> type[BaseModel] | None:
     """The pydantic model called OPTIONS in the module of a handler, if there is one."""
     model = getattr(inspect.getmodule(inspect.unwrap(function)), MODEL, None)
