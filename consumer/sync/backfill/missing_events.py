@@ -35,12 +35,15 @@ AGAIN: Final = 100
 
 @dataclass(kw_only=True)
 class Begun:
-    """A walk that has begun, at `began_s`: what is done about its pages, and what came of it. `floor`: from when on
-    events are acted on; `cut_over`: where a seed ends. `told`: ids that were counted as missing or left alone and are
-    not published, so that one on two pages is counted once; `unannounced`: the newest that no delivery had announced.
-    `unread`: what could not be read, of this walk and of those before, where it follows the bookmark; of any other, or
-    where no more may wait, `failures` has why. `unmet`: what of it this walk has not met. `reads`: how many events were
-    asked for singly; `lacks_times`: what a seed could not read does not all show its time."""
+    """A walk that has begun, what was asked of it, and what has come of it so far.
+
+    `floor`: what happened before then is history, and not acted on. `cut_over`: where a seed ends; None for other
+    walks. `told`: ids that were counted as missing and are not published, so that an id on two pages counts once.
+    `unannounced`: the newest events that no delivery had announced. `unread`: the events of this walk and of earlier
+    ones that could not be read; a walk that does not follow the bookmark keeps none, and `failures` says why.
+    `unmet`: those of `unread` that this walk has not met yet. `reads`: how many events were read singly.
+    `lacks_times`: whether a seed could not read some event whose time the list does not show.
+    """
 
     walk: Walk
     options: BackfillOptions
@@ -62,16 +65,16 @@ class Begun:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the walk is none for what it could not read. A seed leaves as many as may wait to the next one, but
-        nothing that would be no history any more for that."""
+        """Whether the walk has failed because of what it could not read. A seed may leave UNREAD_MAX events to the next
+        seed, but none that the next one could no longer tell from news."""
         is_kept = self.cut_over is not None and not self.loses_history
         return bool(self.failures) and not (is_kept and self.report.unread <= UNREAD_MAX)
 
     @property
     def loses_history(self) -> bool:
-        """Whether what this seed could not read is history for no later one: it shows no time, as far as one can tell,
-        and what shows none is history only before any walk has begun. Where an operator said up to when, a read of it
-        may still show one; not where others show none."""
+        """Whether a later seed could not tell that what this one left unread is history. Without a time an event is
+        history only before the first walk. Where an operator named a moment, a later read may still show the time,
+        unless the reads of other events showed none."""
         if self.cut_over is None or not (self.cut_over.is_first and self.lacks_times):
             return False
         return not self.cut_over.is_said or self.report.without_time > 0
