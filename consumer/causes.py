@@ -250,6 +250,12 @@ def _lacks_authority(told: BaseException) -> bool:
     return isinstance(told, FileNotFoundError | PermissionError) and bool(path) and not os.access(path or "", os.R_OK)
 
 
+def of_system(error: BaseException) -> errors.DescriptorsUsedUp | None:
+    """Our error for what the system refused this process; None when it is none of these."""
+    used_up = any(isinstance(told, OSError) and told.errno in (errno.EMFILE, errno.ENFILE) for told in _chain(error))
+    return errors.DescriptorsUsedUp() if used_up else None
+
+
 def refused(error: BaseException) -> LedgerError | None:
     """What a database refused for a cause that no table has, by its own code; None when no database said it."""
     for told in _chain(error):

@@ -9,6 +9,7 @@ he would write beside them is lost, or the file is broken.
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import struct
@@ -33,9 +34,19 @@ def make(path: Path) -> None:
     A file that is there is not opened: closing it would drop the locks that SQLite holds on it in this process, and the
     next process to leave would delete a write-ahead log that is still written to. Raises OSError.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _make_folder(folder: Path) -> None:
+    """Raises OSError: of what is there and is none it says what it is, where the system says that it exists."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        there = Path(error.filename)
+        what = f"a symbolic link that leads nowhere ({there.readlink()})" if there.is_symlink() else "no folder"
+        raise NotADirectoryError(errno.ENOTDIR, f"{there} is {what}", str(there)) from error
 
 
 def fault_in(path: Path, timeout_s: float) -> str | None:

@@ -73,7 +73,13 @@ def settings_looking() -> Settings:
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run to its end on uvloop. SIGTERM and SIGHUP cancel it as SIGINT does, so that it tidies up: a lease is given
     back at once (case B26). Raises Terminated then. A role asks for `stop_on_signals` instead."""
-    return uvloop.run(_leaving_threads(_cancelled_by_sigterm(coroutine)))
+    heeding = _cancelled_by_signals(coroutine)
+    whole = _leaving_threads(heeding)
+    try:
+        return uvloop.run(whole)
+    finally:
+        for one in (whole, heeding, coroutine):  # without a loop none has begun, and each would say so
+            one.close()
 
 
 async def _leaving_threads(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -85,7 +91,7 @@ async def _leaving_threads(coroutine: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
 
 
-async def _cancelled_by_sigterm(coroutine: Coroutine[Any, Any, T]) -> T:
+async def _cancelled_by_signals(coroutine: Coroutine[Any, Any, T]) -> T:
     task, terminated = asyncio.current_task(), False
     if task is None or threading.current_thread() is not threading.main_thread():
         return await coroutine  # signals are the main thread's

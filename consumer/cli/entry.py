@@ -22,7 +22,10 @@ from consumer.document import printable
 from consumer.errors import ConsumerError, DatabaseMissing, OutputUnwritable, SettingsError, Terminated, UsageError
 from consumer.telemetry.logs import configure_logging
 
+FAILED = 1
 BAD_SETTINGS = 2
+UNKNOWN = 3
+"""Of `status`, which says by 1 and 2 that things are degraded or stuck (contract, Commands)."""
 TERMINATED = 143
 LEAVE_S = 5.0
 
@@ -70,44 +73,55 @@ def _open_streams() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of a call: 0 done, 1 failed, 2 bad settings or usage, or a database that was never made; 130, 143
-    ended by SIGINT, SIGTERM."""
+    ended by SIGINT, SIGTERM. A `status` that could not look has found nothing: 3."""
     configure_logging(_early_level(), one_shot=True)
-    if any("\ud800" <= letter <= "\udfff" for argument in arguments for letter in argument):
-        return _refused("an argument is not UTF-8")
-    if _is_nowhere():
-        return _refused("the current folder was removed; change to one that is there")
     try:
+        _require_usable(arguments)
         result = _tree(arguments)(arguments, standalone_mode=False)
     except typer.Exit as ended:
         return ended.exit_code
-    except typer.TyperException as error:
-        return _misused(error)
-    except SettingsError as error:
-        for problem in error.problems:
-            _say(f"error[{error.code}]: {problem}")
-        return BAD_SETTINGS
-    except (UsageError, DatabaseMissing) as error:
-        _say(error.line())
-        return BAD_SETTINGS
-    except Terminated as error:
-        _say(error.line())
-        return TERMINATED
-    except ConsumerError as error:
-        _say(_with_cure(error))
-        return 1
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a traceback is for the log, a user gets one line
-        structlog.get_logger(__name__).debug("command_broke", exc_info=error)
-        if isinstance(error, OSError) and _is_of_help(error):
-            _say(OutputUnwritable(reason=error.strerror).line())
-            return 1
-        if (known := _of_a_server(error)) is not None:
-            _say(_with_cure(known))
-            return 1
-        _say(f"error[internal]: {_named(error)} (run with CONSUMER_LOG_LEVEL=debug to see where)")
-        return 1
+        code = _told(error)
+        return UNKNOWN if code in (FAILED, BAD_SETTINGS) and arguments[:1] == ["status"] else code
     return result if isinstance(result, int) else 0
+
+
+def _require_usable(arguments: list[str]) -> None:
+    """Raises UsageError for words that are no text, and where no relative path leads anywhere: that of the ledger may
+    be one."""
+    if any("\ud800" <= letter <= "\udfff" for argument in arguments for letter in argument):
+        raise UsageError("an argument is not UTF-8")
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib is not loaded
+    except OSError as error:
+        raise UsageError("the current folder was removed; change to one that is there") from error
+
+
+def _told(error: BaseException) -> int:
+    """Say what a command ended with; its exit code."""
+    match error:
+        case typer.TyperException():
+            return _misused(error)
+        case SettingsError():
+            for problem in error.problems:
+                _say(f"error[{error.code}]: {problem}")
+            return BAD_SETTINGS
+        case UsageError() | DatabaseMissing() | Terminated():
+            _say(error.line())
+            return TERMINATED if isinstance(error, Terminated) else BAD_SETTINGS
+        case ConsumerError():
+            _say(_with_cure(error))
+            return FAILED
+    structlog.get_logger(__name__).debug("command_broke", exc_info=error)
+    if isinstance(error, OSError) and _is_of_help(error):
+        _say(OutputUnwritable(reason=error.strerror).line())
+    elif (known := _known(error)) is not None:
+        _say(_with_cure(known))
+    else:
+        _say(f"error[internal]: {_named(error)} (run with CONSUMER_LOG_LEVEL=debug to see where)")
+    return FAILED
 
 
 def _with_cure(error: ConsumerError) -> str:
@@ -118,11 +132,11 @@ def _with_cure(error: ConsumerError) -> str:
     return f"{error.line()}; {cure}" if cure else error.line()
 
 
-def _of_a_server(error: BaseException) -> ConsumerError | None:
-    """What a database said that nobody foresaw, by its own code: that is no fault of ours."""
-    from consumer.causes import of_database, refused
+def _known(error: BaseException) -> ConsumerError | None:
+    """What a database or the system said that nobody foresaw, by its own code: that is no fault of ours."""
+    from consumer.causes import of_database, of_system, refused
 
-    return of_database(error) or refused(error)
+    return of_system(error) or of_database(error) or refused(error)
 
 
 def _named(error: BaseException) -> str:
@@ -150,20 +164,6 @@ def _early_level() -> str:
     from consumer.settings.fields import LogLevel
 
     return wanted if wanted in get_args(LogLevel) else "info"
-
-
-def _is_nowhere() -> bool:
-    """Whether no relative path leads anywhere: that of the ledger may be one."""
-    try:
-        os.getcwd()  # noqa: PTH109 - pathlib is not loaded
-    except OSError:
-        return True
-    return False
-
-
-def _refused(why: str) -> int:
-    _say(UsageError(why).line())
-    return BAD_SETTINGS
 
 
 def _misused(error: typer.TyperException) -> int:

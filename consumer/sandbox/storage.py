@@ -31,6 +31,9 @@ class Storage:
                 "CREATE TABLE IF NOT EXISTS record (shelf TEXT, id TEXT, body TEXT NOT NULL, PRIMARY KEY (shelf, id))"
             )
             self._db.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, body TEXT NOT NULL)")
+        except FileExistsError as error:
+            there = f"{error.filename} is no folder, or a link that leads nowhere"
+            raise StorageBroken(f"cannot open {folder / FILE}: {there}") from error
         except (OSError, sqlite3.Error) as error:
             raise StorageBroken(f"cannot open {folder / FILE}: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import sqlite3
@@ -245,3 +246,36 @@ def test_a_folder_that_was_removed_leads_nowhere(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert _is_one_line(done.stderr, "usage"), done.stderr
     assert "folder was removed" in done.stderr
+
+
+def test_a_process_that_may_open_no_more_files_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a very low `ulimit -n`."""
+
+    def used_up(*_: object) -> None:
+        raise RuntimeError("no loop") from OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(events, "moments", used_up)
+    done = desk.call("events", "list")
+    assert done.returncode == 1
+    assert _is_one_line(done.stderr, "descriptors_used_up"), done.stderr
+
+
+@pytest.mark.parametrize("words", [["status", "--loud"], ["status"]])
+def test_a_status_that_could_not_look_has_not_found_orders_waiting(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """Its 1 and 2 say that things are degraded, or stuck, and wake somebody."""
+    monkeypatch.setattr("consumer.cli.looking.status.worst", lambda _: 1 / 0)
+    done = desk.call(*words)
+    assert done.returncode == 3
+    assert _is_one_line(done.stderr, "usage" if "--loud" in words else "internal"), done.stderr
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_a_data_folder_that_is_none_is_said_to_be_that(tmp_path: Path, desk: Desk, kind: str) -> None:
+    data = tmp_path / "data"
+    data.symlink_to(tmp_path / "nowhere") if kind == "link" else data.write_text("")
+    done = desk.call("db", "upgrade", CONSUMER_DATABASE_URL=f"sqlite+aiosqlite:///{data}/consumer.db")
+    assert done.returncode == 1
+    assert _is_one_line(done.stderr, "ledger_not_opened"), done.stderr
+    assert f"{data} is {'a symbolic link that leads nowhere' if kind == 'link' else 'no folder'}" in done.stderr

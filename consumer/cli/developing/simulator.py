@@ -21,7 +21,6 @@ from consumer.sandbox import (
     Sandbox,
     SandboxConfig,
     SandboxError,
-    SandboxMisconfigured,
 )
 from consumer.settings import Role, Settings, load_settings
 from consumer.telemetry.logs import configure_logging
@@ -49,7 +48,7 @@ def sandbox(
     config = sandbox_config(settings, host=host, port=port, webhook_url=webhook_url, data=data)
     try:
         run(_serve(config, Output(as_json)))
-    except (SandboxMisconfigured, OSError) as error:
+    except (SandboxError, OSError) as error:
         raise cannot_start(error, config, option="--port") from error
 
 
