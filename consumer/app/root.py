@@ -443,11 +443,14 @@ class App:
         self._lifetime.run(work, "work", settings.drain_s + STOP_SLACK_S, after=self._ready_to_work)
 
     def check_plugins(self) -> None:
-        """Say which built-ins are left out. Raises SettingsError for options that do not fit, and unknown handlers."""
+        """Say which built-ins are left out. Raises SettingsError for options that do not fit, unknown handlers, and
+        folders of plugins that cannot be read."""
         from consumer.app.options import BUILT_IN, built_ins_left_out, left_out, option_problems, unknown_handlers
+        from consumer.work.registry import NOT_READABLE, unreadable
 
         problems = option_problems(self.registry, self.settings.handler_options)
         problems += unknown_handlers(self.registry, self.settings.handlers)
+        problems += [f"{path}: {NOT_READABLE}" for path in unreadable()]
         if problems:
             raise SettingsError(problems)
         for plugin in left_out(self.registry, self.settings.handlers):

@@ -29,6 +29,7 @@ GROUP = "consumer.handlers"
 KNOWN_TYPES_MAX = 1000
 PLUGIN_CHARS = 100
 REASON_MAX_CHARS = 300
+NOT_READABLE = "this user may not read it, so the plugins in it would silently not run"
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,32 @@ def load_registry(
         left_out += [one for one in loaded if plugin in own and one.name not in handlers]
     broken += [BrokenPlugin(name, f"{_brought(found[name])}; the built-in one is loaded") for name in sorted(own)
                if _is_ambiguous(found[name])]  # fmt: skip
+    broken += [BrokenPlugin(path, NOT_READABLE) for path in unreadable()]
     return Registry(tuple(handlers.values()), broken, left_out)
+
+
+def unreadable() -> list[str]:
+    """Of the folders in which plugins are looked for, and of the packages in them, those that this user may not read:
+    to Python they are not there. The folder one stands in is none of them."""
+    found: list[str] = []
+    for folder in dict.fromkeys(map(Path, filter(None, sys.path))):
+        try:
+            packages = [one for one in folder.iterdir() if one.suffix in (".dist-info", ".egg-info")]
+        except PermissionError:
+            found += [str(folder)] if folder != _folder() else []
+        except OSError:
+            continue  # a zip, or one that is not there
+        else:
+            found += [str(one) for one in packages if _is_hidden(one / "entry_points.txt")]
+    return found
+
+
+def _is_hidden(file: Path) -> bool:
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return False
 
 
 @contextmanager

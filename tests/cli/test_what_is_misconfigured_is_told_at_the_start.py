@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from consumer.errors import LedgerError
+from consumer.app.root import App
+from consumer.errors import LedgerError, SettingsError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from consumer.settings import Role, load_settings
+from consumer.work.registry import NOT_READABLE
 from tests.cli.conftest import Run
 
 
@@ -32,3 +35,13 @@ def test_a_path_that_cannot_be_made_is_an_error_of_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(LedgerError, match="cannot be opened"):
         Database(f"sqlite+aiosqlite:///{tmp_path}/file/ledger.db")
+
+
+async def test_a_folder_of_plugins_that_cannot_be_read_stops_work(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumer.work.registry.unreadable", lambda: ["/plugins"])
+    async with App(load_settings(environ, Role.WORK)) as app:
+        with pytest.raises(SettingsError) as told:
+            app.check_plugins()
+    assert told.value.problems == [f"/plugins: {NOT_READABLE}"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -184,3 +188,36 @@ def test_a_plugin_changes_nothing_of_the_process_as_it_is_imported(
     load_registry()
     assert process() == before
     assert capsys.readouterr() == ("", "here I am\n")
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Who may read every file is another user meanwhile."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(was)
+
+
+@pytest.mark.parametrize("hidden", ["folder", "package", "entry_points.txt"])
+def test_a_folder_of_plugins_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, hidden: str) -> None:
+    """To Python what is in it is not there: its handler would get no event, and nobody would hear of it."""
+    with TemporaryDirectory() as above:
+        folder = Path(above, "plugins")
+        package = folder / "shop-1.0.dist-info"
+        package.mkdir(parents=True)
+        told = package / "entry_points.txt"
+        told.write_text(f"[{GROUP}]\nshop = shop\n")
+        Path(above).chmod(0o755)
+        closed = {"folder": folder, "package": package, "entry_points.txt": told}[hidden]
+        closed.chmod(0)
+        paths = [str(folder), f"{above}/none", "/no.zip", ""]
+        with monkeypatch.context() as patch, nobody():
+            patch.setattr(sys, "path", paths)
+            assert registry.unreadable() == [str(folder if hidden == "folder" else package)]
+        closed.chmod(0o755)
+        monkeypatch.setattr(registry, "unreadable", lambda: [str(folder)])
+        assert [one.plugin for one in load_registry().broken] == [str(folder)]
