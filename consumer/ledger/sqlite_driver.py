@@ -33,6 +33,7 @@ from consumer import sqlite_file
 AT_ONCE = 500
 NOWHERE = ":memory:"
 LEFT_WITHIN_S = 1.0
+POOL_TIMEOUT_S = 15.0
 """Who reads in files that are gone may himself wait for a new connection: then both are refused, and try again."""
 
 _log = structlog.get_logger(__name__)
@@ -315,16 +316,15 @@ def _opened(database: str, *, timeout: float, **given: Any) -> sqlite3.Connectio
     return opened
 
 
-def engine(url: str, pool_size: int, *, durable: bool, busy_s: float) -> AsyncEngine:
-    """An engine of this driver. `busy_s`: how long a connection waits for the pool, and for whoever holds the file's
-    lock. `durable`: see `Database`."""
+def engine(url: str, pool_size: int, *, durable: bool, lock_s: float) -> AsyncEngine:
+    """An engine of this driver. `lock_s`: how long a statement waits for whoever holds the file's lock. `durable`: see `Database`."""
     # FULL: offsets are committed in another file, so a commit here must survive a power cut.
     synchronous = "FULL" if durable else "OFF"
     made = create_async_engine(
         url,
         pool_size=pool_size,
-        pool_timeout=busy_s,
-        connect_args={"timeout": busy_s, "async_creator_fn": connection},
+        pool_timeout=POOL_TIMEOUT_S,
+        connect_args={"timeout": lock_s, "async_creator_fn": connection},
         hide_parameters=True,  # an error's text must not carry a body or a customer
     )
 

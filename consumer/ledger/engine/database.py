@@ -83,7 +83,7 @@ class Database:
 
     `create`: make SQLite's file when it is not there; without, raises DatabaseMissing. Not `durable`: what is committed
     may be lost with the machine's power, for a SQLite that nobody needs by then. `lock_s`: how long a statement waits
-    on PostgreSQL for a table that somebody has locked. `path`: of SQLite's file.
+    for a table that somebody has locked, or for SQLite's file, BUSY_TIMEOUT_S at most. `path`: of SQLite's file.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ def _engine(url: str, pool_size: int, *, create: bool, durable: bool, lock_s: fl
         case "sqlite+aiosqlite":
             if parsed.database and parsed.database != ":memory:":
                 _see_to_file(Path(parsed.database), create=create)
-            return sqlite_driver.engine(url, pool_size, durable=durable, busy_s=BUSY_TIMEOUT_S), "sqlite"
+            return sqlite_driver.engine(url, pool_size, durable=durable, lock_s=min(lock_s, BUSY_TIMEOUT_S)), "sqlite"
         case "postgresql+asyncpg":
             return postgresql_driver.engine(url, pool_size, lock_s=lock_s), "postgresql"
     raise LedgerError("the database URL must begin with sqlite+aiosqlite:// or postgresql+asyncpg://")

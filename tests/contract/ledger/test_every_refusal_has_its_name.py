@@ -76,10 +76,9 @@ async def test_a_file_that_is_no_database_one_that_is_locked_and_one_in_no_folde
         await write("INSERT INTO t VALUES (zeroblob(100000))")
     holder = sqlite3.connect(tmp_path / "full.db", isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.1)
-    other = Database(full)
+    other = Database(full, lock_s=0.1)
     with pytest.raises(errors.LedgerLocked):
-        async with other.transaction() as session:
+        async with asyncio.timeout(engine.BUSY_TIMEOUT_S / 2), other.transaction() as session:
             await session.execute(text("CREATE TABLE u (x)"))
     await other.stop()
     holder.close()
