@@ -70,10 +70,8 @@ class Failure:
     unreachable: bool = False
 
 
-def decide(
-    failure: Failure, *, attempt: int, policy: RetryPolicy, now: datetime, chance: float | None = None
-) -> RetryAt | Dead:
-    """What becomes of a run whose attempt number `attempt` failed. Pure: the same input gives the same answer.
+def decide(failure: Failure, *, attempt: int, policy: RetryPolicy, now: datetime) -> RetryAt | Dead:
+    """What becomes of a run whose attempt number `attempt` failed. Pure, up to the jitter of the time.
 
     A failure that names its time (`RetryLater`) costs no attempt; a permanent one (`Reject`) is dead at once.
     """
@@ -83,8 +81,8 @@ def decide(
         return RetryAt(now + timedelta(seconds=failure.after_s), counted=False)
     if attempt >= policy.attempts:
         return Dead(f"{attempt} attempts used: {failure.reason}")
-    roll = random.random() if chance is None else chance  # noqa: S311 - jitter, not a secret
-    return RetryAt(now + timedelta(seconds=policy.wait_s(attempt, roll)))
+    chance = random.random()  # noqa: S311 - jitter, not a secret
+    return RetryAt(now + timedelta(seconds=policy.wait_s(attempt, chance)))
 
 
 class Lasting:

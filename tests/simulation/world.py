@@ -12,9 +12,10 @@ from itertools import count
 from random import Random
 from unittest import mock
 
-from sqlalchemy import text
+from sqlalchemy import bindparam, text
 
 from consumer.broker.base import Message
+from consumer.columns import UtcDateTime
 from consumer.events import Delivery, Event, Locators
 from consumer.ledger import Database, sqlite_driver
 from consumer.sandbox.engine.events import public_id
@@ -194,8 +195,10 @@ class World:
         left = {} if all(group.is_done for group in self._groups) else {"records": 1}
         async with self._database.reading() as session:
             for what, statement in self._unfinished.items():
-                given = {"now": self.clock.now()} if ":now" in statement else {}
-                if number := await session.scalar(text(statement), given):
+                asked = text(statement)
+                if ":now" in statement:
+                    asked = asked.bindparams(bindparam("now", self.clock.now(), UtcDateTime()))
+                if number := await session.scalar(asked):
                     left[what] = number
         return left
 
