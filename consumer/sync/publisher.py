@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakSet
 
 import structlog
 
@@ -20,7 +21,8 @@ LOG = structlog.get_logger()
 
 CHUNK_EVENTS = 500
 TIMEOUT_S = 30.0
-IDS_MAX = 50_000
+IDS_MAX, IDS_OF_ALL, FORGOTTEN_AT_ONCE = 50_000, 200_000, 100
+"""Of one set, and of all sets of a process together: some 35 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,11 @@ class EventPublisher:
     def __init__(self, broker: Broker, topic: str) -> None:
         self._broker = broker
         self._topic = topic
+        self._ids = WeakSet[PublishedIds]()
+
+    def ids(self) -> PublishedIds:
+        """A set of ids; all of this publisher's share their room."""
+        return PublishedIds(self._ids)
 
     async def publish(
         self, events: Sequence[Event], *, plan: str | None = None, smaller: Callable[[Event], Event] | None = None
@@ -104,19 +111,31 @@ class EventPublisher:
 
 
 class PublishedIds:
-    """The ids published a short while ago, which the workers may not have recorded yet. Bounded."""
+    """The ids published a short while ago, which the workers may not have recorded yet. At most IDS_MAX, and IDS_OF_ALL
+    with `others`: of forty busy applications whoever has the most forgets the first, and a quiet one forgets none. What
+    is forgotten is asked for, and published, once more: that costs, and changes nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: WeakSet[PublishedIds] | None = None) -> None:
         # To find the first of a dict takes the longer, the more were taken from before it.
         self._ids: OrderedDict[str, None] = OrderedDict()
+        self._all = WeakSet[PublishedIds]() if others is None else others
+        self._all.add(self)
 
     def add(self, ids: Sequence[str]) -> None:
         """Remember these; the oldest are forgotten."""
         for one in ids:
             self._ids[one] = None
             self._ids.move_to_end(one)
-        while len(self._ids) > IDS_MAX:
+        self._forget(len(self) - IDS_MAX)
+        while (over := sum(map(len, self._all)) - IDS_OF_ALL) > 0:
+            max(self._all, key=len)._forget(min(over, FORGOTTEN_AT_ONCE))
+
+    def _forget(self, how_many: int) -> None:
+        for _ in range(how_many):
             self._ids.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._ids)
 
     def __contains__(self, one: object) -> bool:
         return one in self._ids

@@ -44,9 +44,13 @@ class Settlement:
     def __init__(self, app: Application, publisher: EventPublisher) -> None:
         self._app = app
         self._publisher = publisher
-        self.published = PublishedIds()
-        self.compared = PublishedIds()
+        self.published = self.ids()
+        self.compared = self.ids()
         self.heard_at: datetime | None = None
+
+    def ids(self) -> PublishedIds:
+        """Some more ids, in the room that all applications share."""
+        return self._publisher.ids()
 
     async def settle(
         self,

@@ -287,6 +287,25 @@ def test_the_ids_published_last_are_known(monkeypatch: pytest.MonkeyPatch) -> No
     assert [one in known for one in "abcd"] == [True, False, True, True], "what is said again is young again"
 
 
+def test_the_ids_of_all_applications_share_their_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty busy ones of one `sync` took 650 MiB. Who is quiet forgets none for others, and what is over takes none."""
+    monkeypatch.setattr(publisher, "IDS_OF_ALL", 1000)
+    ours = world.publisher
+    quiet, walk, *busy = [ours.ids() for _ in range(6)]
+    quiet.add(["a", "b"])
+    walk.add([f"walk-{number}" for number in range(500)])
+    del walk
+    for number in range(0, 3000, 100):
+        for one in busy:
+            one.add([f"{number + further}" for further in range(100)])
+            assert sum(map(len, [quiet, *busy])) <= 1000
+    assert ("a" in quiet, "2999" in busy[0], "0" in busy[0]) == (True, True, False)
+    assert min(map(len, busy)) > 100
+    alone = world.publisher.ids()
+    alone.add([f"{number}" for number in range(1000)])
+    assert ("0" in alone, len(quiet)) == (True, 2), "of another process"
+
+
 def test_an_id_more_costs_no_more_for_those_that_are_forgotten() -> None:
     """From 50,000 events on each took up to 60 microseconds more: a page of a hundred held up the loop for 6 ms."""
     ids, known = [f"evt_{number}" for number in range(publisher.IDS_MAX + 20_000)], publisher.PublishedIds()

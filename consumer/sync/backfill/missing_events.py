@@ -50,8 +50,8 @@ class Begun:
     report: BackfillReport
     began_s: float
     floor: datetime | None
+    told: PublishedIds
     cut_over: CutOver | None = None
-    told: PublishedIds = field(default_factory=PublishedIds)
     unannounced: deque[str] = field(default_factory=partial(deque[str], maxlen=silence.PENDING_MAX))
     unread: Unread = field(default_factory=Unread)
     unmet: Unread = field(default_factory=Unread)
@@ -159,7 +159,7 @@ class MissingEvents:
         self._settlement = settlement
         self._whole = WholeEvents(app)
         self._kept = KeptBodies(app, settlement, self._whole)
-        self._history = PublishedIds()  # of those whose list shows no time: they are not read singly by each walk
+        self._history = settlement.ids()  # of those whose list shows no time: they are not read singly by each walk
 
     async def ask_again(self, begun: Begun) -> None:
         """Take AGAIN of those that earlier walks could not read and this one did not meet, in turn, as if they were

@@ -54,7 +54,7 @@ class Backfill(WokenStage):
         self.first_walk = FirstWalk(app, self._policy.history, begins=self._reconcile_due)
         self.missing = MissingEvents(app, settlement)
         self._list_start = ListStart(app.database, app.name)
-        self.start = StartingPoint(app, self.first_walk, self._policy)
+        self.start = StartingPoint(app, self.first_walk, self._policy, settlement.ids)
         self.interval_s = self._policy.interval_s
 
     async def _step(self) -> float:

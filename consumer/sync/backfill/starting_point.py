@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,15 +16,19 @@ from consumer.sync.backfill.missing_events import Begun
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.backfill.report import BackfillOptions, BackfillReport
 from consumer.sync.backfill.unread import Unread
+from consumer.sync.publisher import PublishedIds
 
 
 class StartingPoint:
     """Begins the walks of one application."""
 
-    def __init__(self, app: Application, first_walk: FirstWalk, policy: BackfillPolicy) -> None:
+    def __init__(
+        self, app: Application, first_walk: FirstWalk, policy: BackfillPolicy, ids: Callable[[], PublishedIds]
+    ) -> None:
         self._app = app
         self._first_walk = first_walk
         self._policy = policy
+        self._ids = ids
 
     async def begin(self, options: BackfillOptions, lister: Lister, *, sweeps: bool) -> Begun:
         """Begin a walk from where the options say. `sweeps`: whether it looks for what is listed late, if that is due.
@@ -60,7 +64,8 @@ class StartingPoint:
         cut = cut_over.at if cut_over else None
         report = BackfillReport(application=self._app.name, dry_run=options.dry_run, cut_over=cut)
         began_s = self._app.clock.monotonic()
-        return Begun(walk=walk, options=options, report=report, began_s=began_s, floor=floor, cut_over=cut_over)
+        return Begun(walk=walk, options=options, report=report, began_s=began_s, floor=floor, told=self._ids(),
+                     cut_over=cut_over)  # fmt: skip
 
     async def bookmark(self) -> Bookmark:
         """The stored bookmark."""
