@@ -46,13 +46,17 @@ def of_subscription(
     return ("access" if not refused else _why(refused[0])), broken
 
 
-def against_service(id_: str, sub: Subscription | None, status: str, findings: Findings) -> str | None:
-    """What is broken between a subscription here and the status that the service showed."""
+def against_service(
+    id_: str, sub: Subscription | None, status: str, findings: Findings, *, read_at: datetime
+) -> str | None:
+    """What is broken between a subscription here and the status that the service showed at `read_at`. A read from
+    before the last event says nothing against an end of which that event may have told."""
     if sub is None:
         return "subscription_unknown" if status in (ACTIVE, PAST_DUE) else None
     if status == ENDED and sub.is_live:
         return "ended_kept"
-    if status in (ACTIVE, PAST_DUE) and sub.status == ENDED and not is_seen(findings, "disagreement", id_):
+    is_since = sub.hinted_at is None or read_at >= sub.hinted_at
+    if status in (ACTIVE, PAST_DUE) and sub.status == ENDED and is_since and not is_seen(findings, "disagreement", id_):
         return "revived"
     return None
 

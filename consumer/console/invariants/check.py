@@ -255,7 +255,8 @@ class Check:
         async with self._database.reading() as session:
             subs, findings = await self._subscriptions_of(session, report.application, [one.object_id for one in page])
         for one in page:
-            code = access.against_service(one.object_id, subs.get(one.object_id), one.status, findings)
+            here = subs.get(one.object_id)
+            code = access.against_service(one.object_id, here, one.status, findings, read_at=one.read_at)
             if code is not None:
                 self._name(report, code, "subscription", one.object_id, is_recorded=one.is_told)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
 from consumer.events import Event
@@ -21,11 +22,12 @@ PAGE: Final = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One object as it was read. `event` holds its record; None: not kept, or not shown. `observed`: what was published
-    of it last; `is_recorded`: the ledger has that observation as an event."""
+    """One object as it was read, `read_at` then. `event` holds its record; None: not kept, or not shown. `observed`:
+    what was published of it last; `is_recorded`: the ledger has that observation as an event."""
 
     object_id: str
     status: str
+    read_at: datetime
     event: Event | None
     observed: Observed | None
     is_recorded: bool
@@ -62,6 +64,7 @@ class LastObservations:
                 Seen(
                     object_id=one.object_id,
                     status=status_of(one.state),
+                    read_at=one.read_at,
                     event=records.get(one.object_id),
                     observed=one,
                     is_recorded=one.object_id in records,
@@ -89,6 +92,7 @@ class FreshWalk:
                 Seen(
                     object_id=one.object_id,
                     status=one.status,
+                    read_at=one.read_at,
                     event=one.event(),
                     observed=last.get(one.object_id),
                     is_recorded=one.object_id in records,

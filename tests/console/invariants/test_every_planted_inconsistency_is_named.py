@@ -21,7 +21,7 @@ from consumer.ledger import Database
 from handlers.access.policy import Policy
 from handlers.access.subscription import ENDED, Subscription
 from tests.console.invariants.shop import NOW, Shop, healthy
-from tests.support.handling.projections import START
+from tests.support.handling.projections import START, said
 
 Plant = Callable[[Shop], Awaitable[None]]
 
@@ -207,7 +207,9 @@ PLANTED: dict[str, tuple[str, str, Plant]] = {
     "ended there, live here": (
         "ended_kept", "sub_2", sql("UPDATE observations SET state = 'ENDED||||' WHERE object_id = 'sub_2'")),
     "live there, ended here": (
-        "revived", "sub_ended", sql("UPDATE observations SET state = 'ACTIVE||||' WHERE object_id = 'sub_ended'")),
+        "revived", "sub_ended", sql(
+            "UPDATE observations SET state = 'ACTIVE||||', read_at = '2030-01-01 00:00:00.000000' "
+            "WHERE object_id = 'sub_ended'")),
     "live there, unknown here": (
         "subscription_unknown", "sub_new", sql(
             "INSERT INTO observations (application, kind, object_id, version, digest, read_at, state, shape) "
@@ -262,6 +264,16 @@ async def test_what_was_never_told_is_asked_for(shop: Shop) -> None:
     await PLANTED["live there, unknown here"][2](shop)
     [found] = (await shop.check()).problems
     assert found.cure == "consumer reconcile --application default"
+
+
+async def test_an_end_that_an_event_told_waits_for_no_read(shop: Shop) -> None:
+    """It is final at once, and nothing asks for a read: the last one, of before, still says ACTIVE."""
+    # case: A21
+    later = START + timedelta(minutes=1)
+    ends = said("subscription.ended", "evt_end", id="sub_1", end_reason="MERCHANT_CANCELED", at=later)
+    await shop.projections.feed(ends)
+    await shop.projections.pass_time(minutes=30)
+    assert [one.code for one in (await shop.check()).problems] == []
 
 
 @pytest.mark.parametrize("code", CURES)
