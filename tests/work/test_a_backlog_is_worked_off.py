@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from consumer.ledger import Database
-from consumer.ledger.handling import events, queue, runs
+from consumer.ledger.handling import events, lanes, queue, runs
 from consumer.ledger.handling.runs import Finish
 from consumer.ledger.tables import RunStatus
 from tests.support.ledger.history import AT, Past, finished, keep_statistics, take_statistics, waiting
@@ -61,7 +61,7 @@ class Effort:
         async with self.database.reading() as session:
             assert (await queue.next_due(session, self._now)).keys() == {HANDLER}
             if self._rounds % LOOK_EVERY == 0:
-                assert not (await runs.stranded(session)).stranded
+                assert not (await lanes.stranded(session)).stranded
         async with self.database.transaction() as session:
             claimed = await runs.claim(session, handler=HANDLER, worker="one", limit=AT_ONCE, now=self._now, lease_s=15)
             assert len(await events.load(session, [(run.application, run.event_id) for run in claimed])) == len(claimed)

@@ -39,6 +39,8 @@ Lane = tuple[str, str, str]
 RunId = tuple[str, str, str]
 """(application, event id, handler)."""
 
+PARKED_A_LOOK = 1000
+
 
 @dataclass(frozen=True)
 class Page:
@@ -79,11 +81,11 @@ async def heads(session: AsyncSession, lanes: Collection[Lane]) -> list[RunId]:
     return found
 
 
-async def blocked(session: AsyncSession, application: str, keys: Collection[str]) -> set[Lane]:
-    """The lanes of these keys where an unresolved run makes later ones wait: from handler to handler, so that it
-    costs nothing how many wait already."""
+async def blocked(session: AsyncSession, keys: Collection[tuple[str, str]]) -> set[Lane]:
+    """The lanes of these (application, key) where an unresolved run makes later ones wait: from handler to handler, so
+    that it costs nothing how many wait already."""
     found: set[Lane] = set()
-    for _, chunk in grouped(((application,), key) for key in keys):
+    for (application,), chunk in grouped(((application,), key) for application, key in keys):
         rows = await session.execute(_BLOCKED, {"application": application, "keys": chunk})
         found |= {(application, handler, key) for key, handler in rows}
     return found
@@ -117,14 +119,15 @@ _PARKED = (
 )  # fmt: skip
 
 
-async def parked(session: AsyncSession, after: Lane | None, limit: int) -> Page:
-    """The next `limit` parked runs by index `ix_runs_parked`, and which of them nothing leads. A lane that does not
-    end in the page is done with: only its first can lead it."""
+async def stranded(session: AsyncSession, after: Lane | None = None, limit: int = PARKED_A_LOOK) -> Page:
+    """Parked runs that wait behind nothing, among the next `limit` parked ones by index `ix_runs_parked`; give the page
+    to `runs.release`, and its `after` to the next look. A lane that does not end in the page is done with: only its
+    first run can lead it."""
     wanted = _PARKED
     if after is not None:
         application, handler, key = after
         wanted = wanted.where(tuple_(*_PLACE) > tuple_(handler, application, key))
     rows = (await session.execute(wanted, {"most": limit})).all()
-    stranded = [(row.application, row.event_id, row.handler) for row in rows if row.head == row.event_id]
+    leading = [(row.application, row.event_id, row.handler) for row in rows if row.head == row.event_id]
     last = rows[-1] if len(rows) == limit else None
-    return Page(stranded, None if last is None else (last.application, last.handler, last.key))
+    return Page(leading, None if last is None else (last.application, last.handler, last.key))

@@ -1,8 +1,8 @@
 """The runs: one handler's work on one event, unique by (application, event id, handler) (cases H1, G2).
 
 Order per lane (application, handler, key): a run may start only when no earlier one of its lane is `blocking`. The
-insert parks what comes behind, and so does a claim; finishing promotes the next; `stranded` finds what all of them
-missed because two workers met (each saw the other's half only).
+insert parks what comes behind, and so does a claim; finishing promotes the next; `lanes.stranded` finds what all of
+them missed because two workers met (each saw the other's half only).
 
 No statement's cost may depend on how many runs are finished, or on what the database's statistics say of them (see
 decision 10): what is sought is reached by one index, from an equality, or in the order in which the index lies.
@@ -57,7 +57,6 @@ RunId = lanes.RunId
 INSTANT: Final = timedelta(microseconds=1)
 """The least that a time can be later than another."""
 CLAIM_ROUNDS = 10
-PARKED_A_LOOK = 1000
 SET_BACK_AT_ONCE = 2000
 ALONE: Final = "/alone"
 """Behind the name of a worker that works on this run, and on nothing else: if its process ends, it was this one."""
@@ -126,14 +125,6 @@ class Finish:
     reason: str | None = None
     fingerprint: str | None = None
     code_version: str = ""
-
-
-async def blocked_lanes(session: AsyncSession, keys: Collection[tuple[str, str]]) -> set[Lane]:
-    """The lanes among these (application, key) where an unresolved run makes later ones wait."""
-    found: set[Lane] = set()
-    for application in sorted({application for application, _ in keys}):
-        found |= await lanes.blocked(session, application, [key for name, key in keys if name == application])
-    return found
 
 
 async def add(session: AsyncSession, runs: Sequence[Run], now: datetime, done_at: datetime | None = None) -> None:
@@ -429,7 +420,7 @@ def _finish_values(done: Finish, now: datetime) -> dict[str, Any]:
 
 async def _let_go(session: AsyncSession, ids: Collection[RunId], now: datetime) -> int:
     """Those of these heads that are parked are due now. One that somebody else is just changing is passed over: it is
-    let go by them, or found by `stranded`."""
+    let go by them, or found by `lanes.stranded`."""
     free: list[RunId] = []
     for given in _given(ids):
         free += [_id_of(row) for row in await session.execute(_TO_LET_GO, given)]
@@ -437,14 +428,8 @@ async def _let_go(session: AsyncSession, ids: Collection[RunId], now: datetime) 
     return len(free)
 
 
-async def stranded(session: AsyncSession, after: Lane | None = None, limit: int = PARKED_A_LOOK) -> lanes.Page:
-    """Parked runs that wait behind nothing, among the next `limit` parked ones; give what it returns to `release`, and
-    `after` to the next look. Costs the same however many are parked."""
-    return await lanes.parked(session, after, limit)
-
-
 async def release(session: AsyncSession, page: lanes.Page, now: datetime) -> int:
-    """Let go what `stranded` has found; returns how many."""
+    """Let go what `lanes.stranded` has found; returns how many."""
     return await _let_go(session, page.stranded, now)
 
 

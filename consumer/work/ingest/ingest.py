@@ -25,9 +25,10 @@ from consumer.errors import LedgerBehind, LedgerError
 from consumer.events import Event, Locators, Source
 from consumer.ledger import Database, log_positions
 from consumer.ledger.engine.chunks import portions
-from consumer.ledger.handling import events, outbox, runs
+from consumer.ledger.handling import events, outbox
 from consumer.ledger.handling.events import EventKey
-from consumer.ledger.handling.runs import Lane, Run
+from consumer.ledger.handling.lanes import Lane, blocked
+from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import heard, quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
@@ -80,11 +81,10 @@ class _Disturbed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What became of a batch, for metrics and for waking others. `recorded`: also what its events led to and was taken
-    with them. `again`: what was known, and a plan has begun; `let_go`: how many older runs a plan has made due, which
-    nobody has claimed. `emitted`: what the relay has to publish now for somebody to get it. `claimed`: of `runs`, what
-    this worker may work on now. `others`: the applications of the bodies that were kept beside a known event, one for
-    each."""
+    """What became of a batch, for metrics and to wake other parts. `recorded`: its new events, and the derived ones
+    taken with them. `again`: known events that a replay plan runs again. `let_go`: how many older runs a plan has made
+    due that nobody has claimed. `emitted`: how many derived events the relay has to publish now. `claimed`: those of
+    `runs` that this worker may start now. `others`: the application of each body kept beside a known event."""
 
     recorded: Sequence[Event]
     again: Sequence[Event]
@@ -99,8 +99,8 @@ class Taken:
 
 
 class Ingest:
-    """Stores batches. Everything it needs to know comes in; `paused` is refreshed by the worker. `generations`: so far
-    what events lead to is taken with them (see `onwards`)."""
+    """Stores batches of records. The worker keeps `paused` up to date. `generations`: how many steps of what events
+    lead to are taken in the same transaction (see `onwards`)."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class Ingest:
             await outbox.arrived(session, [one.id for one in fresh if one.event.source is Source.RELAY])
             again, let_go = await replayed.take(session, arrived, frozenset(new), unit.now)
             coming = [*fresh, *(one.incoming for one in again)]
-            lanes = await runs.blocked_lanes(session, {(one.event.application, one.event.key) for one in coming})
+            lanes = await blocked(session, {(one.event.application, one.event.key) for one in coming})
             registry = await self._rolling_deploy.registry(session)
             calls = [calls for one in again if (calls := self._calls_again(unit, lanes, registry, one))]
             calls += _calls(registry, fresh, new)

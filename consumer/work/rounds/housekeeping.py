@@ -59,7 +59,7 @@ class Housekeeping:
         self._observer = observer
         self._waiting = WaitingHandlers(database, breakers)
         self._clock_set_back = ClockSetBack(database, clock)
-        self._looked_up_to: runs.Lane | None = None
+        self._looked_up_to: lanes.Lane | None = None
         self._untidy = Condition("housekeeping_failed")
         pauser.on_pause = self._pause_here
 
@@ -108,7 +108,7 @@ class Housekeeping:
         await self._waiting.tell(anew=renew)
         async with self._database.reading() as session:
             paused = await handlers.paused(session)
-            parked = await runs.stranded(session, self._looked_up_to)
+            parked = await lanes.stranded(session, self._looked_up_to)
             if renew:
                 await self._position.look(session)
         paused |= self._pauser.unstored  # read last: one may have paused itself just now

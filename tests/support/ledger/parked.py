@@ -6,14 +6,14 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import lanes, runs
 
 
 async def release_stranded(session: AsyncSession, now: datetime) -> int:
     """Let them go; how many there were."""
-    page = await runs.stranded(session)
+    page = await lanes.stranded(session)
     released = await runs.release(session, page, now)
     while page.after is not None:
-        page = await runs.stranded(session, page.after)
+        page = await lanes.stranded(session, page.after)
         released += await runs.release(session, page, now)
     return released

@@ -20,7 +20,7 @@ from sqlalchemy import select
 from consumer.clock import DrivenClock
 from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
-from consumer.ledger.handling import dead, events, handlers, runs
+from consumer.ledger.handling import dead, events, handlers, lanes, runs
 from consumer.ledger.handling.dead import DeadFilter
 from consumer.ledger.handling.runs import ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunRow, RunStatus
@@ -106,10 +106,10 @@ class Lanes(RuleBasedStateMachine):
         async def take() -> None:
             async with self.database.transaction() as session:
                 new = await events.record(session, [an_event(event_id, key, self.clock)], self.clock.now())
-                lanes = await runs.blocked_lanes(session, {(SHOPS[key], key)})
+                blocking = await lanes.blocked(session, {(SHOPS[key], key)})
                 await runs.add(
                     session,
-                    [self.new_run(name, event_id, key, seq, lanes) for name in HANDLERS for seq in new.values()],
+                    [self.new_run(name, event_id, key, seq, blocking) for name in HANDLERS for seq in new.values()],
                     self.clock.now(),
                 )
 

@@ -15,7 +15,7 @@ from consumer.broker import Broker
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.handling import handlers, runs
+from consumer.ledger.handling import handlers, lanes
 from consumer.ledger.tables import HandlerRow, RunStatus
 from consumer.plugin import Context, Event, handles
 from consumer.retry import Failure
@@ -108,7 +108,7 @@ async def test_what_waits_behind_nothing_is_looked_for_lane_by_lane(
         asked.append(after)
         return pages[(len(asked) - 1) % 2]
 
-    monkeypatch.setattr(runs, "stranded", stranded)
+    monkeypatch.setattr(lanes, "stranded", stranded)
     worker = shop.worker()
     for _ in range(3):
         await worker._housekeeping._tidy(renew=False)
@@ -241,14 +241,14 @@ async def test_its_parts_are_told_what_concerns_them(shop: Workshop) -> None:
 async def test_one_that_pauses_itself_while_the_ledger_is_asked_stays_paused(
     shop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, real = shop.worker(), runs.stranded
+    worker, real = shop.worker(), lanes.stranded
     await worker._housekeeping.register(asyncio.Event())
 
     async def stranded(*given: Any) -> Any:
         worker._pauser._pause("test:ship", "5 runs dead in a row")
         return await real(*given)
 
-    monkeypatch.setattr(runs, "stranded", stranded)
+    monkeypatch.setattr(lanes, "stranded", stranded)
     await worker._housekeeping._tidy(renew=False)
     assert worker._dispatcher.paused == worker._housekeeping._ingest.paused == {"test:ship"}
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from consumer.ledger import Database
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import lanes, runs
 from consumer.ledger.tables import RunStatus
 from tests.contract.ledger.facts import (
     HANDLER,
@@ -28,7 +28,7 @@ from tests.support.ledger.parked import release_stranded
 
 async def blocked(database: Database, *keys: tuple[str, str]) -> set[tuple[str, str, str]]:
     async with database.reading() as session:
-        return await runs.blocked_lanes(session, set(keys))
+        return await lanes.blocked(session, set(keys))
 
 
 async def test_only_the_lane_of_an_unresolved_run_is_blocked(database: Database) -> None:
@@ -124,9 +124,9 @@ async def test_a_run_left_parked_behind_nothing_is_released(database: Database) 
         run(5, key="order:2", status=RunStatus.PARKED),
     )
     async with database.transaction() as session:
-        assert (await runs.stranded(session)).stranded
+        assert (await lanes.stranded(session)).stranded
         assert await release_stranded(session, later(1)) == 1
-        assert not (await runs.stranded(session)).stranded
+        assert not (await lanes.stranded(session)).stranded
         assert await release_stranded(session, later(1)) == 0
     assert await statuses(database, (2, 3, 5)) == ["retrying", "parked", "parked"]
 
@@ -136,7 +136,7 @@ async def test_release_is_bounded(database: Database) -> None:
     found = []
     for _ in range(3):
         async with database.transaction() as session:
-            found.append(await runs.release(session, await runs.stranded(session, limit=3), NOW))
+            found.append(await runs.release(session, await lanes.stranded(session, limit=3), NOW))
     assert found == [3, 3, 1]
 
 
@@ -146,12 +146,12 @@ async def test_the_meeting_of_two_workers_strands_nothing_for_good(database: Dat
     await store(database, run(1))
     head = (await claim(database))[0]
     async with database.transaction() as intake:
-        assert await runs.blocked_lanes(intake, {("default", "order:1")})
+        assert await lanes.blocked(intake, {("default", "order:1")})
         await runs.add(intake, [run(2, status=RunStatus.PARKED)], NOW)
         await end(other, "one", finish(head))
     assert await statuses(database, (1, 2)) == ["succeeded", "parked"]
     async with database.transaction() as session:
-        assert (await runs.stranded(session)).stranded
+        assert (await lanes.stranded(session)).stranded
         assert await release_stranded(session, NOW) == 1
     assert [one.event_id for one in await claim(database)] == ["evt_2"]
 
