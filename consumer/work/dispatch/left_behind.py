@@ -3,6 +3,9 @@ work on one run at a time: the one that such a worker leaves behind is the one t
 it off, and costs no attempt; a run that has done it ENDED_MAX times is dead, and its handler, where another event's run
 died of it lately, is paused. It keeps its place in the queue: of a handler that does it on every event, others would
 take each its turn before the first had its second.
+
+Who told the ledger that it lives after its claim was over, or was stopped, did not end: its machine stood still. What
+was judged before it could tell so counts no more.
 """
 
 from __future__ import annotations
