@@ -19,7 +19,7 @@ from consumer.events import parse_time
 from consumer.ledger import Database
 from consumer.ledger.handling import queue, requests
 from consumer.ledger.reading import observations
-from consumer.ledger.reading.observation import PAID, status_of
+from consumer.ledger.reading.observation import status_of
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import derived_id
 from handlers import books
@@ -142,16 +142,8 @@ class Check:
             rows = await books.orders_of(session, report.application, ids)
             findings = await books.findings_of_orders(session, report.application, orders.KINDS, ids)
         for one in page:
-            row = rows.get(one.object_id)
-            is_remembered = one.observed is not None and not one.is_recorded
-            if one.status == PAID and (row is None or row["paid_at"] is None):
-                if not is_remembered or status_of(one.observed.state if one.observed else "") != PAID:
-                    self._name(report, "paid_not_taken", "order", one.object_id, is_recorded=one.is_told)
-            elif one.status and one.status != PAID and row is not None and row["paid_at"] is not None:
-                is_by_hand = row["proof_type"] == "fulfilment.marked_paid"
-                is_older = one.observed is not None and row["observed_version"] > one.observed.version
-                if not (is_by_hand or is_older or orders.is_seen(findings, "disagreement", one.object_id)):
-                    self._name(report, "paid_here_only", "order", one.object_id)
+            if (code := orders.disagreement(one, rows.get(one.object_id), findings)) is not None:
+                self._name(report, code, "order", one.object_id, is_recorded=one.is_told)
 
     # --- payments ----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from consumer.console.invariants.report import Class
+from consumer.console.invariants.service import Seen
 from consumer.ledger.handling.requests import Request
+from consumer.ledger.reading.observation import PAID, status_of
 from consumer.ledger.tables import RunStatus
 from handlers.fulfilment.order import FINDING_OF_HOLD, Hold, Order
 
@@ -91,6 +93,22 @@ def problems_of(one: BookedOrder, now: datetime) -> list[str]:
     if order.paid_at is not None and order.unfulfillable_at is None:
         found += _of_request(one.request, order.requested_at, now)
     return found
+
+
+def disagreement(seen: Seen, row: Mapping[str, Any] | None, findings: Findings) -> str | None:
+    """The code of what cannot be where the service and the books (`row`) differ about whether an order is paid. What
+    was remembered as paid before the consumer came is in no book."""
+    is_booked = row is not None and row["paid_at"] is not None
+    if seen.status == PAID and not is_booked:
+        remembered = seen.observed if not seen.is_recorded else None
+        is_history = remembered is not None and status_of(remembered.state) == PAID
+        return None if is_history else "paid_not_taken"
+    if seen.status in ("", PAID) or row is None or not is_booked:
+        return None
+    is_by_hand = row["proof_type"] == "fulfilment.marked_paid"
+    is_older = seen.observed is not None and row["observed_version"] > seen.observed.version
+    is_known = is_by_hand or is_older or is_seen(findings, "disagreement", seen.object_id)
+    return None if is_known else "paid_here_only"
 
 
 def _of_hold(one: BookedOrder, now: datetime) -> list[str]:
