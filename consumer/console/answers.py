@@ -139,7 +139,7 @@ def _is_own(request: web.Request) -> bool:
 
 def is_of_this_machine(request: web.Request) -> bool:
     """Whether it came by a name of this machine, and not by one that merely leads here (a rebinding attack's); and not
-    through a proxy on this machine, which gives everybody's request that name."""
+    through a proxy on this machine that names itself, and may give everybody's request that name."""
     return is_loopback(_named(request.host)) and not any(name in request.headers for name in FORWARDED)
 
 

@@ -317,7 +317,8 @@ def _opened(database: str, *, timeout: float, **given: Any) -> sqlite3.Connectio
 
 
 def engine(url: str, pool_size: int, *, durable: bool, lock_s: float) -> AsyncEngine:
-    """An engine of this driver. `lock_s`: how long a statement waits for whoever holds the file's lock. `durable`: see `Database`."""
+    """An engine of this driver. `lock_s`: how long a statement waits for whoever holds the file's lock.
+    `durable`: see `Database`."""
     # FULL: offsets are committed in another file, so a commit here must survive a power cut.
     synchronous = "FULL" if durable else "OFF"
     made = create_async_engine(

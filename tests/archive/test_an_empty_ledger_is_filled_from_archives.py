@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
@@ -172,9 +172,13 @@ async def test_what_is_asked_of_the_service_is_asked_by_the_new_ledger(
         await database.stop()
 
 
-def _read(kind: ObjectKind, object_id: str, state: str) -> Observed:
+AFTER_EVENTS: Final = int((NOW + timedelta(seconds=1)).timestamp() * 1_000_000)
+"""A version that was read when the events had come."""
+
+
+def _read(kind: ObjectKind, object_id: str, state: str, version: int = 7) -> Observed:
     return Observed(
-        application="default", kind=kind, object_id=object_id, version=7, digest="d", read_at=NOW, state=state
+        application="default", kind=kind, object_id=object_id, version=version, digest="d", read_at=NOW, state=state
     )
 
 
@@ -190,9 +194,10 @@ async def test_what_was_seen_at_the_service_is_no_news_in_the_new_ledger(
         _read("payment", "pay_1", "FINALIZED"),
     ]
     unread = [
-        _read("order", "lost", "PAID"),
-        _read("order", "open", "PENDING"),
-        _read("subscription", "sub_9", "ACTIVE"),
+        _read("order", "lost", "PAID", AFTER_EVENTS),
+        _read("order", "untold", "PAID", AFTER_EVENTS),
+        _read("order", "open", "PENDING", AFTER_EVENTS),
+        _read("subscription", "sub_9", "ACTIVE", AFTER_EVENTS),
     ]
     came = _read("order", "C1", "PAID")
     kept = ReconcileState(began=NOW, ended=NOW, baselined=True, payments_baselined=True, unplaced=3)
@@ -201,6 +206,7 @@ async def test_what_was_seen_at_the_service_is_no_news_in_the_new_ledger(
             told = [
                 event("news1", key="order:lost"),
                 replace(event("news2", key="order:open"), type="order.expired"),
+                replace(event("news7", key="order:untold"), type="checkout.registered"),
                 replace(event("news3", key="subscription:sub_9"), type="subscription.created"),
                 replace(event("news4", key="order:late"), type="order.expired"),
                 event("news5", key="order:C1"),

@@ -22,7 +22,7 @@ async def set_paused(session: AsyncSession, name: str, *, paused: bool, by: str,
     if not done:
         raise NotFound("the ledger knows no such handler; see `consumer handlers list`", handler=name)
     if not paused:
-        await runs.unclaim(session, await queue.left_alone(session, name, now))
+        await runs.unmark(session, await queue.left_alone(session, name, now), now)
     audit.note(
         session,
         at=now,

@@ -2,8 +2,8 @@
 
 With a file of users a page asks for name and password (HTTP Basic: no cookie, no session, so nothing that could be
 stolen, fixed or left behind). Without one it answers programs and browsers of this machine only, by a name of this
-machine (a rebinding attack comes by another), and nobody through a proxy. Nothing is changed by a GET, and no POST is
-taken that a page of another site sent.
+machine (a rebinding attack comes by another), and nobody through a proxy that names itself. Nothing is changed by a
+GET, and no POST is taken that a page of another site sent.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ what is news: without, each object is published again, and a paid order that no 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from datetime import datetime
+from typing import Final, get_args
 
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -13,7 +14,7 @@ from consumer.ledger.archiving.bodies import Record
 from consumer.ledger.archiving.documents import document
 from consumer.ledger.handling import events
 from consumer.ledger.reading import observations
-from consumer.ledger.reading.observation import PAID, ObjectKind, observation_id, status_of
+from consumer.ledger.reading.observation import ObjectKind, observation_id
 from consumer.ledger.reading.observations import Observed
 from consumer.ledger.tables import ObservationRow
 
@@ -39,8 +40,8 @@ async def observed(
     return found, page[-1].object_id if len(page) == limit else None
 
 
-def _is_made_again(one: Observed, told: Mapping[str, Any]) -> bool:
-    """Whether one that never came may lie unread in a log that is left behind: of an object that events tell of. What
-    a first walk remembered never comes either, and stays: a paid order of before would be taken for a new one. Pure."""
-    is_paid = one.kind == "order" and status_of(one.state) == PAID
-    return "order.paid" in told if is_paid else bool(told)
+def _is_made_again(one: Observed, told: Mapping[str, datetime]) -> bool:
+    """Whether one that never came may lie unread in a log that is left behind: of an object that events told of before
+    it was read (a version is that time in microseconds). What a first walk remembered never comes either, and stays: a
+    paid order of before would be taken for a new one. It remembers nothing that was told. Pure."""
+    return any(received_at.timestamp() * 1_000_000 < one.version for received_at in told.values())

@@ -277,6 +277,9 @@ _IS_OURS = _RUNS.c.claimed_by.in_([bindparam("b_worker"), bindparam("b_alone")])
 _SET_OURS = _SET.where(_IS_OURS)
 _GIVE_BACK = _SET_OURS.values(claimed_by=null(), claimed_until=null())
 _RENEW_NOT_ALONE = _SET_OURS.values(claimed_until=bindparam("claimed_until"), claimed_by=bindparam("b_worker"))
+_UNMARK = _SET.where(
+    IS_ALONE, _RUNS.c.claimed_until < bindparam("b_now", type_=_RUNS.c.claimed_until.type)
+).values(claimed_by=null())
 _SET_RETRYING = _SET.where(_STILL_RETRYING)
 _CLAIM_NEW = (
     _SET.where(_STILL_RETRYING, *_is_due(bindparam("b_handler")), _RUNS.c.event_id == _HEAD)
@@ -328,9 +331,9 @@ async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: st
     await _set(session, ids, _ours(worker), _GIVE_BACK)
 
 
-async def unclaim(session: AsyncSession, ids: Collection[RunId]) -> None:
-    """End the claims of these, whosever they are: nobody is told who worked on them."""
-    await _set(session, ids, {"claimed_by": None, "claimed_until": None})
+async def unmark(session: AsyncSession, ids: Collection[RunId], now: datetime) -> None:
+    """Of these, nobody is told any more who left them behind; what is being worked on stays as it is."""
+    await _set(session, ids, {"b_now": now}, _UNMARK)
 
 
 async def still_claimed(session: AsyncSession, run: ClaimedRun, *, worker: str) -> bool:
