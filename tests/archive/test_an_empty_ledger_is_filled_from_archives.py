@@ -17,7 +17,7 @@ from sqlalchemy import delete, select, update
 from consumer.archive import bring, export
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.archiving import bodies
+from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import events, handlers
 from consumer.ledger.plans import plans
@@ -62,6 +62,11 @@ async def told(database: Database) -> list[Any]:
     return [(row["event_id"], row["type"], row["published_at"]) for row in await rows(database, OUTBOX)]
 
 
+async def _is_owed(database: Database) -> bool:
+    async with database.reading() as session:
+        return await derivation.is_owed(session)
+
+
 # case: G12
 async def test_of_several_files_nothing_comes_in_when_one_is_damaged(sqlite_ledger: Database, tmp_path: Path) -> None:
     """The newest come first: where an older one was cut, the ledger had half of its past, and looked whole."""
@@ -97,11 +102,16 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         assert found["events"] == len(await rows(database, EVENTS)) > 10
         assert [(one["event_id"], one["handler"], one["status"]) for one in await rows(database, RUNS)] == ran
         assert await told(database) == was_told
+        assert "not_derived" in (await asyncio.to_thread(desk.call, "invariants")).stdout
+        await asyncio.to_thread(desk.ask, "rebuild", "all", "--dry-run")
+        assert await _is_owed(database)
         await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift")
         assert await decisions(database) == decided
+        assert not await _is_owed(database)
         assert await told(database) == was_told, "nothing goes out"
         again = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
         assert (again["events"], again["bodies"], again["missing"]) == (0, 0, 0)
+        assert not await _is_owed(database), "nothing came in"
         (tmp_path / "none").mkdir()
         told_so = await asyncio.to_thread(desk.ask, "events", "import", str(tmp_path / "none"), code=2)
         assert "no archive lies in this folder" in told_so

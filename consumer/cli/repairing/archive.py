@@ -153,6 +153,8 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
         async with database.transaction() as session:
             if lacking := await bodies.take_first_walks(session, found.first_walks):
                 output.line(f"{lacking} events of the export are lacking: give all of its files before the roles start")
+        if found.events:
+            output.line("the plugins' tables tell nothing of these yet: before a role starts, `consumer rebuild all`")
     return found
 
 

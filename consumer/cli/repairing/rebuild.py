@@ -18,6 +18,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.errors import SettingsError, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
+from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.rebuilding import past
 from consumer.ledger.tables import REASON_CHARS
@@ -97,6 +98,9 @@ async def _rebuild(
         made = rebuild_of(plugins, database, registry, settings.handler_options)
         for name in names:
             found += await made.run(name, dry_run=dry_run, noted=noted)
+        if not dry_run and set(TOGETHER) <= set(plugins):
+            async with database.transaction() as session:
+                await derivation.settle(session)
     return found
 
 

@@ -11,12 +11,14 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.invariants import access, orders
 from consumer.console.invariants.cures import in_order, problem
+from consumer.console.invariants.kept import NOT_DERIVED
 from consumer.console.invariants.orders import BookedOrder, Findings
 from consumer.console.invariants.payments import SUCCEEDED, Around, Payment, classified
 from consumer.console.invariants.report import Report, micro_of
 from consumer.console.invariants.service import PAGE, Seen, Service
 from consumer.events import parse_time
 from consumer.ledger import Database
+from consumer.ledger.archiving import derivation
 from consumer.ledger.handling import queue, requests
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import status_of
@@ -99,9 +101,12 @@ class Check:
         report.name(problem(code, report.application, kind, subject, more, handlers=handlers, is_recorded=is_recorded))
 
     async def _work(self, report: Report) -> None:
-        """What the built-in handlers gave up is in no book."""
+        """What the built-in handlers gave up is in no book; nor is what came in from archives, before a rebuild."""
         async with self._database.reading() as session:
             counts = await queue.count_by_status(session)
+            is_derived = not await derivation.is_owed(session)
+        if not is_derived:
+            self._name(report, NOT_DERIVED, "plugin", "all")
         for (handler, status), count in sorted(counts.items()):
             if status == RunStatus.DEAD and handler.startswith(BUILT_IN):
                 self._name(report, "projection_dead", "handler", handler, f": {count} run(s)")

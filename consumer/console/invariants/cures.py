@@ -62,6 +62,8 @@ CURES: Final[Mapping[str, tuple[str, str]]] = {
     # work
     "projection_dead": ("events are not in the books: this handler gave them up",
                         "consumer replay plan --status dead --handler {subject}"),
+    "not_derived": ("events came in from archives, and no rebuild since: orders, gifts and holds may be lacking",
+                    "consumer rebuild all --reason …"),
 }  # fmt: skip
 """Code to what it says, and the command."""
 

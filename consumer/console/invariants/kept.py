@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger.reading import key_values
+from consumer.ledger.archiving import derivation
+from consumer.ledger.reading import key_values, sync_state
 from consumer.ledger.reading.sync_state import KeptState
 
 BEGINS: Final = "account/"
 TRUE_FOR: Final = timedelta(hours=3)
 """`console` looks every hour. What an older account said proves nothing, either way."""
 SUBJECTS_MAX: Final = 3
-ORDERS_WAIT: Final = frozenset(
-    {"paid_not_taken", "paid_not_requested", "request_lost", "no_handler", "fulfilment_dead", "projection_dead"}
-)
+NOT_DERIVED: Final = "not_derived"
+ORDERS_WAIT: Final = frozenset({
+    "paid_not_taken", "paid_not_requested", "request_lost", "no_handler", "fulfilment_dead", "projection_dead",
+    NOT_DERIVED,
+})  # fmt: skip
 """What of it leaves somebody without what was paid."""
 
 
@@ -40,13 +43,22 @@ async def keep(session: AsyncSession, application: str, account: Account) -> Non
 
 
 async def wrong(session: AsyncSession, now: datetime) -> dict[str, Account]:
-    """By application, those that say lately that something is not as it should be."""
+    """By application, those that say lately that something is not as it should be. That a rebuild is owed is known
+    without an account, and at once: who moves a ledger is told before anybody misses what was paid."""
     found = {
         name.removeprefix(BEGINS): Account.load(orjson.loads(text))
         for name, text in (await key_values.beginning(session, BEGINS)).items()
     }
-    return {
+    lately = {
         name: one
         for name, one in sorted(found.items())
         if (one.broken or one.residual) and one.at is not None and now - one.at <= TRUE_FOR
     }
+    if await derivation.is_owed(session):
+        for name in sorted(await sync_state.applications(session)):
+            lately[name] = _not_derived(lately.get(name, Account(at=now)))
+    return lately
+
+
+def _not_derived(one: Account) -> Account:
+    return replace(one, broken={**one.broken, NOT_DERIVED: 1}, subjects={**one.subjects, NOT_DERIVED: ("all",)})

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.columns import insert_into
 from consumer.errors import ArchiveForeign, ArchiveInvalid, ArchiveWaits
 from consumer.events import Source
+from consumer.ledger.archiving import derivation
 from consumer.ledger.archiving.documents import document, values
 from consumer.ledger.archiving.settled import Aged, settled
 from consumer.ledger.engine.chunks import matching
@@ -245,6 +246,8 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
     if brings_missing:
         news = [pair for name, pair in events.items() if name not in known]
         await _take_in(session, news)
+        if news:
+            await derivation.owe(session)
         await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if one.keys() == {"outbox"}])
         for word, table in (("read", _READS), ("observation", _OBSERVATIONS)):
             await _take_beside(session, table, [_row(table, one[word]) for one in found if word in one])

@@ -277,9 +277,9 @@ _IS_OURS = _RUNS.c.claimed_by.in_([bindparam("b_worker"), bindparam("b_alone")])
 _SET_OURS = _SET.where(_IS_OURS)
 _GIVE_BACK = _SET_OURS.values(claimed_by=null(), claimed_until=null())
 _RENEW_NOT_ALONE = _SET_OURS.values(claimed_until=bindparam("claimed_until"), claimed_by=bindparam("b_worker"))
-_UNMARK = _SET.where(
-    IS_ALONE, _RUNS.c.claimed_until < bindparam("b_now", type_=_RUNS.c.claimed_until.type)
-).values(claimed_by=null())
+_UNMARK = _SET.where(IS_ALONE, _RUNS.c.claimed_until < bindparam("b_now", type_=_RUNS.c.claimed_until.type)).values(
+    claimed_by=null()
+)
 _SET_RETRYING = _SET.where(_STILL_RETRYING)
 _CLAIM_NEW = (
     _SET.where(_STILL_RETRYING, *_is_due(bindparam("b_handler")), _RUNS.c.event_id == _HEAD)

@@ -231,6 +231,8 @@ PLANTED: dict[str, tuple[str, str, Plant]] = {
             "INSERT INTO runs (event_id, application, handler, seq, key, status, blocking, attempts, code_version, "
             "created_at, updated_at) VALUES ('evt_x', 'default', 'fulfilment:order_paid', 1, 'k', 'dead', true, 1, '', "
             "'2026-01-01 00:00:00.000000', '2026-01-01 00:00:00.000000')")),
+    "events from archives, and no rebuild": (
+        "not_derived", "all", sql("INSERT INTO budgets (name, value) VALUES ('archive/not_derived', 'owed')")),
 }  # fmt: skip
 
 

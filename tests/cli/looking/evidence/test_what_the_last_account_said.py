@@ -14,7 +14,9 @@ from consumer.console.invariants import kept
 from consumer.console.invariants.kept import Account
 from consumer.console.invariants.report import Problem, Report
 from consumer.ledger import Database
+from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.database_time import shared_time
+from consumer.sync.backfill.cutover import Began
 from consumer.telemetry.metrics import Metrics
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import NOW
 from tests.console.invariants.shop import Shop
@@ -41,6 +43,20 @@ async def test_what_two_looks_find_is_told_until_one_finds_it_whole(database: Da
     assert await told(database, kept.TRUE_FOR + timedelta(minutes=1)) == [], "what is old proves nothing"
     await shop.subscribes("sub_of_nobody", "cus_1")
     assert "unknown_subscription_paid" not in str(await _look_twice(accounting, database))
+
+
+# case: G9, G12
+async def test_a_rebuild_that_is_owed_is_told_without_an_account(database: Database) -> None:
+    """Who moved a ledger, and forgot that step, would be told of gifts and holds that are gone an hour later."""
+    async with database.transaction() as session:
+        await Began(began=NOW).keep(session, "shop", now=NOW)
+        await derivation.owe(session)
+    [(code, text)] = await told(database)
+    assert code == "invariants_broken"
+    assert "1 not_derived (all); `consumer invariants` names each with its cure" in text
+    async with database.transaction() as session:
+        await derivation.settle(session)
+    assert await told(database) == []
 
 
 async def _look_twice(accounting: Accounting, database: Database) -> list[tuple[str, str]]:
@@ -76,6 +92,7 @@ def test_only_the_same_about_the_same_lasts() -> None:
     ("account", "grade"),
     [
         (Account(at=NOW, broken={"request_lost": 4}), Grade.STUCK),
+        (Account(at=NOW, broken={"not_derived": 1}), Grade.STUCK),
         (Account(at=NOW, broken={"access_withheld": 4}), Grade.DEGRADED),
         (Account(at=NOW, residual=1), Grade.STUCK),
     ],
