@@ -40,6 +40,7 @@ from consumer.columns import Given, among_given
 from consumer.ledger import processes
 from consumer.ledger.engine.chunks import grouped, matching
 from consumer.ledger.handling import lanes
+from consumer.ledger.handling.lanes import Lane, RunId
 from consumer.ledger.tables import REASON_CHARS, HandlerRow, RunRow, RunStatus
 from consumer.retry import OnDead
 
@@ -50,9 +51,6 @@ _STILL_PARKED = lanes.stands(RunStatus.PARKED)
 _ID = ("application", "event_id", "handler")
 _CLAIMED = (*_ID, "seq", "key", "attempts", "plan", "key_plan", "created_at", "next_at")
 _CLAIMED_FIELDS = (*_CLAIMED[:-1], "due_at")
-
-Lane = lanes.Lane
-RunId = lanes.RunId
 
 INSTANT: Final = timedelta(microseconds=1)
 """The least that a time can be later than another."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from consumer.ledger.handling.events import EventKey
-from consumer.ledger.handling.runs import Lane
+from consumer.ledger.handling.lanes import Lane
 from consumer.plugin import Handler
 from consumer.work.unit_of_work import Incoming
 
