@@ -13,7 +13,6 @@ from consumer.ledger.archiving import bodies
 from consumer.ledger.archiving.bodies import Record
 from consumer.ledger.archiving.observed import KINDS, observed
 from consumer.ledger.archiving.settled import stretch
-from consumer.ledger.reading import sync_state
 
 UNSETTLED_AT_ONCE = 500
 
@@ -56,9 +55,11 @@ async def _add_unsettled(file: Filling, database: Database) -> None:
 
 
 async def _add_observed(file: Filling, database: Database) -> None:
+    """Not of an application whose next walk is still to remember what was there before: it would act on a difference
+    to what was read so far."""
     async with database.reading() as session:
-        applications = await sync_state.applications(session)
-    for application, kind in product(sorted(applications), KINDS):
+        applications = await bodies.baselined(session)
+    for application, kind in product(applications, KINDS):
         after: str | None = ""
         while after is not None:
             async with database.reading() as session:

@@ -21,7 +21,7 @@ from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.engine import schema
 from consumer.ledger.handling import events, handlers
 from consumer.ledger.plans import plans
-from consumer.ledger.reading import observations
+from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.reading.observation import ObjectKind, observation_id
 from consumer.ledger.reading.observations import Observed
 from consumer.ledger.tables import AuditRow, ObservationRow, ReadRow
@@ -184,6 +184,8 @@ async def test_what_is_asked_of_the_service_is_asked_by_the_new_ledger(
 
 AFTER_EVENTS: Final = int((NOW + timedelta(seconds=1)).timestamp() * 1_000_000)
 """A version that was read when the events had come."""
+AHEAD: Final = AFTER_EVENTS * 2
+"""A version by a clock that was ahead."""
 
 
 def _read(kind: ObjectKind, object_id: str, state: str, version: int = 7) -> Observed:
@@ -201,7 +203,7 @@ async def test_what_was_seen_at_the_service_is_no_news_in_the_new_ledger(
     remembered = [
         _read("order", "before", "PAID"),
         _read("order", "late", "PAID"),
-        _read("payment", "pay_1", "FINALIZED"),
+        _read("payment", "pay_1", "FINALIZED", AHEAD),
     ]
     unread = [
         _read("order", "lost", "PAID", AFTER_EVENTS),
@@ -239,6 +241,8 @@ async def test_what_was_seen_at_the_service_is_no_news_in_the_new_ledger(
         by_id = {one.object_id: one for one in (*remembered, came)}
         assert {one.object_id: one for one in found} == by_id, "what may lie unread in the old log is observed again"
         async with database.transaction() as session:
+            assert await read_requests.next_version(session) > AHEAD, "what is read there is newer"
+        async with database.transaction() as session:
             await session.execute(update(OBSERVATIONS).values(digest="new"))
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
         assert {row["digest"] for row in await rows(database, OBSERVATIONS)} == {"new"}, "what is read here stands"
@@ -254,6 +258,7 @@ async def test_a_first_walk_that_is_still_to_be_made_is_made_by_the_new_ledger(
     async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
         async with sqlite_ledger.transaction() as session:
             await kept.keep(session, "default", token=7, now=NOW)
+            await observations.keep(session, [_read("order", "open", "PENDING")])
         files = await exported(shop.desk, tmp_path / "kept")
     url = f"sqlite+aiosqlite:///{tmp_path}/new.db"
     database, desk = Database(url), Desk({"CONSUMER_DATABASE_URL": url})
@@ -262,6 +267,7 @@ async def test_a_first_walk_that_is_still_to_be_made_is_made_by_the_new_ledger(
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
         async with database.reading() as session:
             assert await load_state(session, "default") == ReconcileState()
+        assert await rows(database, OBSERVATIONS) == [], "what it finds differs from nothing: it is remembered"
     finally:
         await database.stop()
 

@@ -21,6 +21,7 @@ from consumer.ledger.archiving.settled import Aged, settled
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.plans import plans
+from consumer.ledger.reading import read_requests
 from consumer.ledger.reading.sync_state import ANYBODY, FIRST_WALK, RECONCILE
 from consumer.ledger.tables import BookmarkRow, EventRow, HandlerRow, ObservationRow, OutboxRow, ReadRow, RunRow
 
@@ -161,6 +162,12 @@ async def first_walks(session: AsyncSession, events: int) -> Sequence[Record]:
     return [{"first_walk": document(_WALKS, row), "events": events} for row in found if row is not None]
 
 
+async def baselined(session: AsyncSession) -> Sequence[str]:
+    """The applications of which a walk of the state has remembered what was there before, in order."""
+    rows = await session.execute(select(_WALKS).where(_WALKS.c.walk == RECONCILE).order_by(_WALKS.c.application))
+    return [row["application"] for row in rows.mappings() if _baseline(row) is not None]
+
+
 def _baseline(row: RowMapping) -> dict[str, Any] | None:
     """What stays true of reconcile in another ledger; not when it walked last, so that the next walk is due. None
     where the next walk is still to remember. Pure."""
@@ -249,8 +256,12 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
         if news:
             await derivation.owe(session)
         await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if one.keys() == {"outbox"}])
-        for word, table in (("read", _READS), ("observation", _OBSERVATIONS)):
-            await _take_beside(session, table, [_row(table, one[word]) for one in found if word in one])
+        reads = [_row(_READS, one["read"]) for one in found if "read" in one]
+        await _take_beside(session, _READS, reads)
+        observed = [_row(_OBSERVATIONS, one["observation"]) for one in found if "observation" in one]
+        await _take_beside(session, _OBSERVATIONS, observed)
+        if versions := [*(row.get("asked_after", 0) for row in reads), *(row["version"] for row in observed)]:
+            await read_requests.count_from(session, max(versions))
         known_there = [_row(_HANDLERS, one["handler"]) | _TRIES for one in found if "handler" in one]
         await _take_beside(session, _HANDLERS, known_there)
         brought += Brought(events=len(news), first_walks=tuple(one for one in found if "first_walk" in one))

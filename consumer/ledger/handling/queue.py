@@ -13,7 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.errors import HandlerEndsProcess
 from consumer.ledger.engine.counting import each_statement, up_to
 from consumer.ledger.handling import lanes
-from consumer.ledger.handling.runs import IS_ALONE, IS_UNCLAIMED, RunId
+from consumer.ledger.handling.lanes import RunId
+from consumer.ledger.handling.runs import IS_ALONE, IS_UNCLAIMED
 from consumer.ledger.tables import RunRow, RunStatus
 
 _RUNS: Table = RunRow.__table__

@@ -241,11 +241,19 @@ async def next_version(session: AsyncSession, count: int = 1) -> int:
     version a second time, so what it reads now is newer than anything that lies in the log.
     """
     floor = int((await shared_time(session)).timestamp() * 1_000_000) + count - 1
+    return await _count(session, count, floor) - count + 1
+
+
+async def count_from(session: AsyncSession, version: int) -> None:
+    """The next read versions are above this one, which came from another ledger: its clock may have been ahead."""
+    await _count(session, 0, version)
+
+
+async def _count(session: AsyncSession, count: int, floor: int) -> int:
     dialect = session.get_bind().dialect.name
     higher = func.greatest if dialect == "postgresql" else func.max
     insert = insert_into(_SEQUENCES, dialect)
     statement = insert.values(name=READ_VERSION, value=floor).on_conflict_do_update(
         index_elements=["name"], set_={"value": higher(_SEQUENCES.c.value + count, insert.excluded.value)}
     )
-    last = (await session.execute(statement.returning(_SEQUENCES.c.value))).scalar_one()
-    return int(last) - count + 1
+    return int((await session.execute(statement.returning(_SEQUENCES.c.value))).scalar_one())
