@@ -118,7 +118,7 @@ BUDGETS = {
     ("find", "x"): 386,
     ("explain", "order", "x"): 408,
     ("findings", "list"): 412,
-    ("quarantine", "list"): 373,
+    ("quarantine", "list"): 376,
     ("handlers", "list"): 410,
     ("status",): 485,
 }
