@@ -68,7 +68,10 @@ async def _story(found: Deployment, to: Mapping[str, str]) -> None:
             await _trade(found)
             serve.stop()
             found.hear(at_work=False)
-            await eventually(lambda: _nothing_waits(found), within_s=60, what="0 records wait for either group")
+            for reads in ((), others[1:]):  # `work` takes what `sync` and `console` said last
+                for process in reads:
+                    process.stop()
+                await eventually(lambda: _nothing_waits(found), within_s=60, what="0 records wait for either group")
     found.pay_order()
     found.pay_order_untold()
     await _began_long_ago(found)
