@@ -374,7 +374,7 @@ class RebuildDiffers(ReplayError):
 
 
 class WorkGoesOn(ReplayError):
-    """A `work` process lives: stop it first, its writes would get in between."""
+    """A process lives whose writes would get in between: stop it first."""
 
     code = "work_goes_on"
 

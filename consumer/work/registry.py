@@ -146,18 +146,27 @@ def load_registry(
 
 def unreadable() -> list[str]:
     """Of the folders in which plugins are looked for, and of the packages in them, those that this user may not read:
-    to Python they are not there. The folder one stands in is none of them."""
+    to Python they are not there. The folder one stands in, or a command's own, is none of them."""
     found: list[str] = []
-    for folder in dict.fromkeys(map(Path, filter(None, sys.path))):
+    for folder in dict.fromkeys(path for path in map(Path, sys.path) if path.is_absolute()):
         try:
             packages = [one for one in folder.iterdir() if one.suffix in (".dist-info", ".egg-info")]
         except PermissionError:
-            found += [str(folder)] if folder != _folder() else []
+            found += [str(folder)] if _is_there(folder) and folder not in (_folder(), Path(sys.argv[0]).parent) else []
         except OSError:
             continue  # a zip, or one that is not there
         else:
             found += [str(one) for one in packages if _is_hidden(one / "entry_points.txt")]
     return found
+
+
+def _is_there(folder: Path) -> bool:
+    """False, too, where it lies in a folder that hides what is in it."""
+    try:
+        folder.stat()
+    except OSError:
+        return False
+    return True
 
 
 def _is_hidden(file: Path) -> bool:

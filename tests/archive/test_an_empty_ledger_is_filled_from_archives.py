@@ -16,11 +16,13 @@ from sqlalchemy import delete, select, update
 
 from consumer.archive import bring, export
 from consumer.errors import LedgerUnavailable
-from consumer.ledger import Database
+from consumer.ledger import Database, processes
 from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.engine import schema
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, handlers
 from consumer.ledger.plans import plans
+from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.reading.observation import ObjectKind, observation_id
 from consumer.ledger.reading.observations import Observed
@@ -64,7 +66,23 @@ async def told(database: Database) -> list[Any]:
 
 async def _is_owed(database: Database) -> bool:
     async with database.reading() as session:
-        return await derivation.is_owed(session)
+        return bool(await derivation.owed(session))
+
+
+# case: G12
+@pytest.mark.parametrize("role", ["work", "sync"])
+async def test_nothing_is_written_down_while_somebody_goes_on(
+    sqlite_ledger: Database, tmp_path: Path, role: str
+) -> None:
+    """What it published last would be in the files, as what is known, and its record in a log that is left behind."""
+    async with sqlite_ledger.transaction() as session:
+        now = await shared_time(session)
+        pulse = Pulse(process="p", role=role, host="h", pid=1, version="1", started_at=now, ready=True, since=now)
+        await processes.beat(session, [pulse], now)
+    desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+    said = await asyncio.to_thread(desk.ask, "events", "export", "--archive", str(tmp_path / "kept"), code=1)
+    assert "error[work_goes_on]" in said
+    assert not list((tmp_path / "kept").glob("*.gz"))
 
 
 # case: G12
@@ -104,7 +122,11 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         assert await told(database) == was_told
         assert "not_derived" in (await asyncio.to_thread(desk.call, "invariants")).stdout
         await asyncio.to_thread(desk.ask, "rebuild", "all", "--dry-run")
-        assert await _is_owed(database)
+        await asyncio.to_thread(desk.ask, "rebuild", "access", "--yes", "--reason", "drift")
+        assert await _is_owed(database), "no plugin may be left out"
+        desk_without = Desk({"CONSUMER_DATABASE_URL": empty_url, "CONSUMER_HANDLERS": "fulfilment"})
+        await asyncio.to_thread(desk_without.ask, "rebuild", "all", "--yes", "--reason", "drift")
+        assert not await _is_owed(database), "all that there are"
         await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift")
         assert await decisions(database) == decided
         assert not await _is_owed(database)

@@ -26,7 +26,7 @@ from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
 from consumer.cli.looking.events import app as events_app
 from consumer.cli.output import Json, Output
-from consumer.cli.repairing.rebuild import require_rest
+from consumer.cli.repairing.rebuild import WORKS, require_rest
 from consumer.cli.walking.lead import COMMAND, Led, Wait, lease_of
 from consumer.clock import Clock, SystemClock
 from consumer.errors import AnotherLeads, UsageError
@@ -43,6 +43,8 @@ from consumer.settings.values import age
 T = TypeVar("T")
 
 FILES_MAX: Final = 1000
+MOVED: Final = (*WORKS, "sync")
+"""Roles that rest while a ledger moves: what they said last would be left behind."""
 
 Folder = Annotated[
     str | None, typer.Option("--archive", metavar="DIR", help="Folder of the archives; or CONSUMER_ARCHIVE_DIR.")
@@ -86,14 +88,14 @@ def prune(
 
 @events_app.command("export")
 def export_events(archive: Folder = None, as_json: Json = False) -> None:
-    """Copy all events with their runs into archives, with `work` stopped; nothing is taken out. With what was pruned
-    and an `audit export` it is all that `rebuild` needs in an empty database."""
+    """Copy all events with their runs into archives, with `work` and `sync` stopped; nothing is taken out. With what
+    was pruned and an `audit export` it is all that `rebuild` needs in an empty database."""
     settings, output = settings_looking(), Output(as_json)
     folder = _folder(archive, settings)
 
     async def exported() -> Pruned:
         async with ledger(settings, whole=True) as database:
-            await require_rest(database)  # what is sent or recorded meanwhile would be in none of the files
+            await require_rest(database, MOVED)  # what is sent, recorded or read meanwhile would be in no file
             clock = await shared_clock(database)
             leader = _leader(database, clock)
             written = partial(export, database, folder, clock=clock, written_by=__version__)
@@ -135,7 +137,7 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
     found = Brought()
     async with ledger(settings, whole=True) as database:
         if missing:
-            await require_rest(database)
+            await require_rest(database, MOVED)
         in_turn = _in_turn(files)
         for file in in_turn:  # all of them, before anything of one comes in: a ledger with half of its past looks whole
             if not is_trail(file):

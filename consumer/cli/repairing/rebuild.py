@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.app.commands.rebuilding import TOGETHER, chosen, rebuild_of, tables_of
+from consumer.app.commands.rebuilding import ALL, TOGETHER, chosen, rebuild_of, tables_of
 from consumer.app.options import option_problems
 from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
@@ -53,7 +53,7 @@ def rebuild(
     if not dry_run:
         reason = checked_reason(reason)
         _consent(plugins, registry, frozenset(table or ()), yes=yes)
-    found = run(_rebuild(settings, registry, plugins, reason, dry_run=dry_run))
+    found = run(_rebuild(settings, registry, plugins, reason, is_all=plugin == ALL, dry_run=dry_run))
     output = Output(as_json)
     output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found]})
     output.table(
@@ -80,7 +80,7 @@ def _consent(plugins: Sequence[str], registry: Registry, named: frozenset[str], 
 
 
 async def _rebuild(
-    settings: Settings, registry: Registry, plugins: Sequence[str], reason: str, *, dry_run: bool
+    settings: Settings, registry: Registry, plugins: Sequence[str], reason: str, *, is_all: bool, dry_run: bool
 ) -> Sequence[Rebuilt]:
     found: list[Rebuilt] = []
 
@@ -98,20 +98,20 @@ async def _rebuild(
         made = rebuild_of(plugins, database, registry, settings.handler_options)
         for name in names:
             found += await made.run(name, dry_run=dry_run, noted=noted)
-        if not dry_run and set(TOGETHER) <= set(plugins):
+        if is_all and not dry_run and not registry.broken:
             async with database.transaction() as session:
                 await derivation.settle(session)
     return found
 
 
-async def require_rest(database: Database) -> None:
-    """Raises WorkGoesOn while a worker lives."""
+async def require_rest(database: Database, roles: Collection[str] = WORKS) -> None:
+    """Raises WorkGoesOn while a process of these roles lives."""
     async with database.reading() as session:
         now = await shared_time(session)
         alive = [
             one.process
             for one in await processes.listed(session)
-            if one.role in WORKS and one.stopped_at is None and now - one.seen_at < ALIVE
+            if one.role in roles and one.stopped_at is None and now - one.seen_at < ALIVE
         ]
     if alive:
         raise WorkGoesOn(processes=", ".join(sorted(alive)))

@@ -104,8 +104,8 @@ class Check:
         """What the built-in handlers gave up is in no book; nor is what came in from archives, before a rebuild."""
         async with self._database.reading() as session:
             counts = await queue.count_by_status(session)
-            is_derived = not await derivation.is_owed(session)
-        if not is_derived:
+            owed = await derivation.owed(session)
+        if report.application in owed:
             self._name(report, NOT_DERIVED, "plugin", "all")
         for (handler, status), count in sorted(counts.items()):
             if status == RunStatus.DEAD and handler.startswith(BUILT_IN):

@@ -11,7 +11,7 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger.archiving import derivation
-from consumer.ledger.reading import key_values, sync_state
+from consumer.ledger.reading import key_values
 from consumer.ledger.reading.sync_state import KeptState
 
 BEGINS: Final = "account/"
@@ -54,9 +54,8 @@ async def wrong(session: AsyncSession, now: datetime) -> dict[str, Account]:
         for name, one in sorted(found.items())
         if (one.broken or one.residual) and one.at is not None and now - one.at <= TRUE_FOR
     }
-    if await derivation.is_owed(session):
-        for name in sorted(await sync_state.applications(session)):
-            lately[name] = _not_derived(lately.get(name, Account(at=now)))
+    for name in sorted(await derivation.owed(session)):
+        lately[name] = _not_derived(lately.get(name, Account(at=now)))
     return lately
 
 

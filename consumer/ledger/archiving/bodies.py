@@ -253,8 +253,7 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
     if brings_missing:
         news = [pair for name, pair in events.items() if name not in known]
         await _take_in(session, news)
-        if news:
-            await derivation.owe(session)
+        await derivation.owe(session, {row["application"] for row, _ in news})
         await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if one.keys() == {"outbox"}])
         reads = [_row(_READS, one["read"]) for one in found if "read" in one]
         await _take_beside(session, _READS, reads)

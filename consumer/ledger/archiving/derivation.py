@@ -1,28 +1,32 @@
 """Derivation: whether events came in from archives of which the tables of the plugins do not tell yet. Their runs are
-done, so no worker will make up for it: only a rebuild does."""
+done, so no worker will make up for it: only a rebuild of all plugins does."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger.reading import key_values
 
-NAME: Final = "archive/not_derived"
+BEGINS: Final = "archive/not_derived/"
+OWED: Final = "owed"
 
 
-async def owe(session: AsyncSession) -> None:
-    """Events came in."""
-    await key_values.keep(session, NAME, "owed")
+async def owe(session: AsyncSession, applications: Iterable[str]) -> None:
+    """Events of these came in."""
+    for application in sorted(applications):
+        await key_values.keep(session, f"{BEGINS}{application}", OWED)
 
 
-async def is_owed(session: AsyncSession) -> bool:
-    """Whether the tables lack what events tell that came in."""
-    return bool(await key_values.load(session, NAME))
+async def owed(session: AsyncSession) -> frozenset[str]:
+    """The applications of which the tables lack what events tell that came in."""
+    found = await key_values.beginning(session, BEGINS)
+    return frozenset(name.removeprefix(BEGINS) for name, value in found.items() if value == OWED)
 
 
 async def settle(session: AsyncSession) -> None:
-    """The tables were derived again, of every application."""
-    if await is_owed(session):
-        await key_values.keep(session, NAME, "")
+    """The tables of all plugins were derived again, of every application."""
+    for application in await owed(session):
+        await key_values.keep(session, f"{BEGINS}{application}", "")

@@ -232,7 +232,7 @@ PLANTED: dict[str, tuple[str, str, Plant]] = {
             "created_at, updated_at) VALUES ('evt_x', 'default', 'fulfilment:order_paid', 1, 'k', 'dead', true, 1, '', "
             "'2026-01-01 00:00:00.000000', '2026-01-01 00:00:00.000000')")),
     "events from archives, and no rebuild": (
-        "not_derived", "all", sql("INSERT INTO budgets (name, value) VALUES ('archive/not_derived', 'owed')")),
+        "not_derived", "all", sql("INSERT INTO budgets (name, value) VALUES ('archive/not_derived/default', 'owed')")),
 }  # fmt: skip
 
 

@@ -214,9 +214,12 @@ def test_a_folder_of_plugins_that_cannot_be_read_is_told(monkeypatch: pytest.Mon
         Path(above).chmod(0o755)
         closed = {"folder": folder, "package": package, "entry_points.txt": told}[hidden]
         closed.chmod(0)
-        paths = [str(folder), f"{above}/none", "/no.zip", ""]
+        own = Path(above, "bin")
+        own.mkdir(mode=0o711)
+        paths = [str(folder), f"{folder}/in it", f"{above}/none", "/no.zip", "", "__editable__.placeholder", str(own)]
         with monkeypatch.context() as patch, nobody():
             patch.setattr(sys, "path", paths)
+            patch.setattr(sys, "argv", [f"{own}/consumer"])
             assert registry.unreadable() == [str(folder if hidden == "folder" else package)]
         closed.chmod(0o755)
         monkeypatch.setattr(registry, "unreadable", lambda: [str(folder)])

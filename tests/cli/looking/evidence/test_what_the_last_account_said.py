@@ -16,7 +16,6 @@ from consumer.console.invariants.report import Problem, Report
 from consumer.ledger import Database
 from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.database_time import shared_time
-from consumer.sync.backfill.cutover import Began
 from consumer.telemetry.metrics import Metrics
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import NOW
 from tests.console.invariants.shop import Shop
@@ -49,8 +48,7 @@ async def test_what_two_looks_find_is_told_until_one_finds_it_whole(database: Da
 async def test_a_rebuild_that_is_owed_is_told_without_an_account(database: Database) -> None:
     """Who moved a ledger, and forgot that step, would be told of gifts and holds that are gone an hour later."""
     async with database.transaction() as session:
-        await Began(began=NOW).keep(session, "shop", now=NOW)
-        await derivation.owe(session)
+        await derivation.owe(session, {"shop"})
     [(code, text)] = await told(database)
     assert code == "invariants_broken"
     assert "1 not_derived (all); `consumer invariants` names each with its cure" in text
