@@ -108,10 +108,10 @@ async def require_rest(database: Database, roles: Collection[str] = WORKS) -> No
     """Raises WorkGoesOn while a process of these roles lives."""
     async with database.reading() as session:
         now = await shared_time(session)
-        alive = [
+        alive = {
             one.process
             for one in await processes.listed(session)
             if one.role in roles and one.stopped_at is None and now - one.seen_at < ALIVE
-        ]
+        }
     if alive:
         raise WorkGoesOn(processes=", ".join(sorted(alive)))
