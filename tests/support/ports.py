@@ -11,12 +11,18 @@ from typing import Any, Protocol
 
 from consumer.errors import ConsumerError
 
+_given: set[int] = set()
+
 
 def free_port() -> int:
-    """A TCP port of the loopback that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A TCP port of the loopback that nobody listens on now, another one each time: a broker wants three at once."""
+    while True:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = int(found.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 async def eventually(
