@@ -120,7 +120,7 @@ def guard(token: str | None) -> Middleware:
     async def check(request: web.Request, handler: WebHandler) -> web.StreamResponse:
         if token is None and not _is_own(request):
             return problem(
-                403, "loopback_only", "without a token only programs of this machine are answered, by no proxy"
+                403, "loopback_only", "without a token only programs of this machine are answered, not through a proxy"
             )
         if request.method not in ("GET", "HEAD") and request.content_type in FORM_TYPES:
             return problem(415, "unsupported_media_type", "the content type must be application/json")

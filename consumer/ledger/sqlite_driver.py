@@ -33,8 +33,8 @@ from consumer import sqlite_file
 AT_ONCE = 500
 NOWHERE = ":memory:"
 LEFT_WITHIN_S = 1.0
-POOL_TIMEOUT_S = 15.0
 """Who reads in files that are gone may himself wait for a new connection: then both are refused, and try again."""
+POOL_TIMEOUT_S = 15.0
 
 _log = structlog.get_logger(__name__)
 

@@ -46,7 +46,9 @@ def door(users: Users | None) -> Middleware:
     async def check(request: web.Request, handler: WebHandler) -> web.StreamResponse:
         request[USER] = user = ANYBODY if users is None else await _signed_in(request, users, refused)
         if users is None and not (is_of_this_machine(request) and is_a_browsers(request)):
-            raise web.HTTPForbidden(reason="Without CONSUMER_CONSOLE_USERS only this machine is answered, by no proxy")
+            raise web.HTTPForbidden(
+                reason="Without CONSUMER_CONSOLE_USERS only this machine is answered, not through a proxy"
+            )
         if request.method not in ("GET", "HEAD"):
             if not is_from_own_page(request):
                 raise web.HTTPForbidden(reason="This was sent by a page of another site")

@@ -112,9 +112,10 @@ async def _of_which_one(session: AsyncSession, stands_so: Select[Any]) -> frozen
     return frozenset([one for one in wanting if (await session.execute(stands_so, {"handler": one})).first()])
 
 
-def _coming(*asked: ColumnElement[Any]) -> Subquery:
-    """Of a handler's runs that come next."""
-    waits = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler"))
+def _coming(*asked: ColumnElement[Any], where: ColumnElement[bool] | None = None) -> Subquery:
+    """Of a handler's runs that come next, those of which this is so."""
+    waits = [lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler")]
+    waits += [] if where is None else [where]
     return select(*asked).where(*waits).order_by(_RUNS.c.next_at).limit(PUT_OFF_LOOK).subquery()
 
 
@@ -134,8 +135,7 @@ def _left_alone() -> Select[Any]:
 def _oldest_put_off() -> Select[Any]:
     now = bindparam("now", type_=_RUNS.c.next_at.type)
     columns = (_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.created_at, _RUNS.c.code, _RUNS.c.reason)
-    waits = (lanes.is_status(RunStatus.RETRYING), _RUNS.c.handler == bindparam("handler"), _RUNS.c.next_at > now)
-    coming = select(*columns).where(*waits).order_by(_RUNS.c.next_at).limit(PUT_OFF_LOOK).subquery()
+    coming = _coming(*columns, where=_RUNS.c.next_at > now)
     long_ago = bindparam("long_ago", type_=_RUNS.c.created_at.type)
     old = select(coming).where(coming.c.code.is_not(None), coming.c.created_at <= long_ago)
     return old.order_by(coming.c.created_at).limit(1)
