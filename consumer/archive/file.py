@@ -21,6 +21,7 @@ from consumer.errors import ArchiveInvalid, ArchiveUnwritable
 SUFFIX = ".jsonl.gz"
 REMAINS_S = 86400.0
 _GZIP = b"\x1f\x8b"
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
 _NO_RENAME = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EXDEV, errno.EINVAL})
 _NO_SYNC = frozenset({errno.EBADF, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 """What a volume answers that has no such thing."""
@@ -33,6 +34,8 @@ class ArchiveFile:
         self._lines = Lines(written_by, at)
         self._aside = folder / f".part-{secrets.token_hex(8)}{SUFFIX}"
         self._folder = folder
+        # Not a `GzipFile`: one that ends with its disk full tries again when it is collected, and Python tells of that.
+        self._packer = zlib.compressobj(level=6, wbits=_GZIP_WBITS)
         try:
             if not folder.exists():
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -40,8 +43,7 @@ class ArchiveFile:
             _sweep(folder)
             descriptor = os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             self._file: BinaryIO = os.fdopen(descriptor, "wb")
-            self._packed = gzip.GzipFile(filename="", fileobj=self._file, mode="wb", compresslevel=6)
-            self._packed.write(self._lines.begin())
+            self._add(self._lines.begin())
         except OSError as error:
             raise _unwritable(error) from error
 
@@ -54,7 +56,7 @@ class ArchiveFile:
         """Add records. Raises ArchiveUnwritable."""
         try:
             for one in found:
-                self._packed.write(self._lines.record(one))
+                self._add(self._lines.record(one))
         except OSError as error:
             raise _unwritable(error) from error
 
@@ -62,8 +64,8 @@ class ArchiveFile:
         """End it and give it its name, once it is on the disk. Raises ArchiveUnwritable."""
         path = self._folder / f"{name}{SUFFIX}"
         try:
-            self._packed.write(self._lines.end())
-            self._packed.close()
+            self._add(self._lines.end())
+            self._file.write(self._packer.flush())
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
@@ -81,6 +83,9 @@ class ArchiveFile:
             self._file.close()
         with suppress(OSError):
             self._aside.unlink(missing_ok=True)
+
+    def _add(self, line: bytes) -> None:
+        self._file.write(self._packer.compress(line))
 
 
 def read(path: Path) -> Iterator[Mapping[str, Any]]:
