@@ -27,6 +27,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "refused": "records in quarantine that nobody can have forged",
     "refused_lately": "such records in the last 10 minutes",
     "paused_handlers": "paused handlers",
+    "paused_for": "paused for these applications alone",
     "waiting_handlers": "handlers that wait for what they depend on",
     "gone_handlers": "runs of handlers that no living worker has",
     "worker_seen_at": "a worker was last heard",

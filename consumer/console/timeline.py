@@ -15,7 +15,16 @@ from consumer.console.alarms.queues import KINDS, TABLES
 from consumer.console.cure import redrive
 from consumer.ledger.audit import by_handler
 from consumer.ledger.handling.handlers import bystanders, waits_for
-from consumer.ledger.tables import AuditRow, DeadLetterRow, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
+from consumer.ledger.tables import (
+    AuditRow,
+    DeadLetterRow,
+    EventRow,
+    HandlerPauseRow,
+    HandlerRow,
+    OutboxRow,
+    RunRow,
+    RunStatus,
+)
 
 EVENTS: Table = EventRow.__table__
 AUDIT: Table = AuditRow.__table__
@@ -23,6 +32,7 @@ DEAD: Table = DeadLetterRow.__table__
 OUTBOX: Table = OutboxRow.__table__
 RUNS: Table = RunRow.__table__
 HANDLERS: Table = HandlerRow.__table__
+PAUSES: Table = HandlerPauseRow.__table__
 REQUESTED: Final = "fulfilment.requested"
 ENTRIES_MAX: Final = 200
 Entry = dict[str, Any]
@@ -122,7 +132,10 @@ async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> 
         wanted.setdefault(run["handler"], set()).add(run["application"])
     if not wanted:
         return {}
-    found: dict[tuple[str, str], str] = {}
+    alone = (await session.execute(select(PAUSES).where(PAUSES.c.handler.in_(wanted)))).mappings()
+    found = {
+        (row["application"], row["handler"]): _paused(dict(row), row["handler"], row["application"]) for row in alone
+    }
     for row in (await session.execute(select(HANDLERS).where(HANDLERS.c.name.in_(wanted)))).mappings():
         for application in wanted[row["name"]]:
             if told := _held_up(dict(row), application):
@@ -132,14 +145,20 @@ async def waits_of(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> 
 
 def _held_up(row: Mapping[str, Any], application: str) -> str | None:
     if row["paused_at"] is not None:
-        since = f"{row['paused_at']:%Y-%m-%d %H:%M:%S}"
-        why = f": {row['paused_reason']}" if row["paused_reason"] else ""
-        told = f"handler {row['name']} is paused since {since} by {row['paused_by']}{why}"
-        return f"{told}; consumer handlers resume {row['name']} --reason …"
+        return _paused(row, row["name"])
     if row["waiting_since"] is not None and waits_for(application, row["waiting_reason"]):
         since = f"{row['waiting_since']:%Y-%m-%d %H:%M:%S}"
         return f"handler {row['name']} waits since {since}: {row['waiting_reason']}"
     return None
+
+
+def _paused(row: Mapping[str, Any], name: str, application: str | None = None) -> str:
+    """By whom and why, and how it goes on; `application`: for which alone."""
+    since = f"{row['paused_at']:%Y-%m-%d %H:%M:%S}"
+    why = f": {row['paused_reason']}" if row["paused_reason"] else ""
+    whose, only = (f" for {application}", f" --application {application}") if application else ("", "")
+    told = f"handler {name} is paused{whose} since {since} by {row['paused_by']}{why}"
+    return f"{told}; consumer handlers resume {name}{only} --reason …"
 
 
 def wait_of(row: Mapping[str, Any], kept: Mapping[tuple[str, str], str]) -> Entry:

@@ -43,7 +43,8 @@ class Figures:
     `events` beyond that is what the database reckons.
 
     `gone_handlers`: how many runs wait for each handler that no living worker has. Theirs and those of paused handlers
-    count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them. `waiting_handlers`: what
+    count as retrying or parked, but not for `oldest_due_at`, since nobody could work on them. `paused_for`: of those
+    `paused_handlers` that are paused for some applications alone, which. `waiting_handlers`: what
     they depend on does not answer while runs of theirs wait, or they have put off an event for a day.
 
     `unasked`: hints that the service was not yet asked about; `denied`: those that it did not know often.
@@ -78,6 +79,7 @@ class Figures:
     waiting_handlers: tuple[str, ...]
     gone_handlers: Mapping[str, int]
     worker_seen_at: datetime | None
+    paused_for: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     half_applied: HalfApplied | None = None
     unproved_bytes: Mapping[str, int] = field(default_factory=dict)
     refused: int = 0
@@ -96,8 +98,8 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         if status in (RunStatus.RETRYING, RunStatus.PARKED):
             waits[handler] += count
     gone = sorted(await handlers.gone(session, waits, now))
-    paused = sorted(await handlers.paused(session))
-    held = {*gone, *paused}
+    paused = await handlers.paused(session)
+    held = {*gone, *paused.wholly}
     overdue = [at for name, at in (await queue.oldest_due(session)).items() if name not in held and at <= now]
     unasked, oldest_unasked_at = await hints.unasked(session)
     lately = await quarantine.count_since(session, now - LATELY)
@@ -106,7 +108,7 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
     waiting, oldest_emitted = await outbox.waiting(session, now)
     breakers, put_off = await handlers.waiting(session) & waits.keys(), await queue.put_off(session, now)
     died = {handler for (handler, status), count in counted.items() if status == RunStatus.DEAD and count}
-    in_trouble = {*died, *paused, *breakers, *put_off, *await queue.failing(session)}
+    in_trouble = {*died, *paused.names, *breakers, *put_off, *await queue.failing(session)}
     return Figures(
         at=now,
         events=await events.about_how_many(session),
@@ -128,7 +130,8 @@ async def figures(session: AsyncSession, now: datetime) -> Figures:
         quarantined_lately=sum(lately.values()),
         refused_lately=sum(count for reason, count in lately.items() if reason in OURS),
         refused=await quarantine.count_of(session, OURS),
-        paused_handlers=tuple(paused),
+        paused_handlers=tuple(sorted(paused.names)),
+        paused_for={name: paused.only(name) for name in sorted(paused.names - paused.wholly)},
         waiting_handlers=tuple(sorted({*breakers, *put_off})),
         gone_handlers={name: waits[name] for name in gone},
         half_applied=await plans.half_applied(session, now),

@@ -363,10 +363,10 @@ class QuarantineRow(LedgerRow, table=True):
 
 
 class HandlerRow(LedgerRow, table=True):
-    """A handler as the workers know it; whether an operator or its guard paused it (`paused_…`), and whether it waits
-    because what it depends on does not answer (`waiting_…`, its breaker). `fulfils` is None where only a version
-    that did not know the word has registered it: effect handlers do, then. `runbook`: its author's words to who finds a
-    run of it failed."""
+    """A handler as the workers know it; whether an operator or its guard paused it for all applications (`paused_…`),
+    and whether it waits because what it depends on does not answer (`waiting_…`, its breaker). `fulfils` is None where
+    only a version that did not know the word has registered it: effect handlers do, then. `runbook`: its author's words
+    to who finds a run of it failed."""
 
     __tablename__ = "handlers"
 
@@ -384,6 +384,18 @@ class HandlerRow(LedgerRow, table=True):
     waiting_since: datetime | None = time_column(nullable=True)
     waiting_reason: str | None = Field(default=None, sa_column=Column(String(REASON_CHARS)))
     runbook: str | None = words_column(RUNBOOK_CHARS)
+
+
+class HandlerPauseRow(LedgerRow, table=True):
+    """A handler that is paused for this application alone, by an operator or its guard; for all it is `HandlerRow`."""
+
+    __tablename__ = "handler_pauses"
+
+    handler: str = Field(sa_column=Column(String(HANDLER_CHARS), primary_key=True))
+    application: str = application_column(primary_key=True)
+    paused_at: datetime = time_column()
+    paused_by: str = Field(sa_column=Column(String(60), nullable=False))
+    paused_reason: str = Field(sa_column=Column(String(REASON_CHARS), nullable=False))
 
 
 class LeaseRow(LedgerRow, table=True):

@@ -240,6 +240,7 @@ def handles(
     `breaker_after` attempts in a row that could not reach what the handler depends on (connection refused, no answer
     in time, 5xx, 401, 429) open its breaker: its runs wait, at no cost, until a probe gets through; 0 turns that off.
     `pause_after` dead runs in a row (or half of many) pause the handler until an operator resumes it; 0 turns that off.
+    Of several applications each is counted, and paused, alone.
 
     `runbook`: one line for the operator, or an https address, of at most 200 characters. It is shown wherever somebody
     meets a failed run of this handler: in `status`, `explain`, `dead list`, `events show`, and on the pages.

@@ -22,6 +22,7 @@ from consumer.events import Source
 from consumer.ledger import Database, leases
 from consumer.ledger.handling import handlers
 from consumer.ledger.handling.events import to_event
+from consumer.ledger.handling.handlers import ALL
 from consumer.ledger.leases import LEASE_S
 from consumer.ledger.plans import items, plans
 from consumer.ledger.plans.tables import PlanRow, PlanStatus
@@ -130,11 +131,16 @@ class Apply:
         """Whether a worker lives that could take what is sent."""
         return await self._planner.has_worker()
 
-    async def paused(self, plan_id: str) -> list[str]:
-        """The handlers of the plan that are paused: as long as they are, it does not come to its end."""
+    async def paused(self, plan_id: str) -> list[tuple[str, str]]:
+        """The handlers of the plan that are paused, each with the application for which it is, ALL for all: as long as
+        they are, it does not come to its end."""
         async with self._database.reading() as session:
             row, paused = await plans.get(session, plan_id), await handlers.paused(session)
-        return [] if row is None else sorted(paused & orjson.loads(row.predicted).get("effects", {}).keys())
+        if row is None:
+            return []
+        named, whose = orjson.loads(row.predicted).get("effects", {}), orjson.loads(row.filters).get("application")
+        about = {ALL, whose} if whose else {ALL, *(application for _, application in paused.of)}
+        return sorted((name, one) for name, one in paused.of if name in named and one in about)
 
     async def run(
         self,
@@ -239,7 +245,8 @@ class Apply:
 
     async def _stalled(self, plan_id: str, left: int) -> ReplayStalled:
         if paused := await self.paused(plan_id):
-            return ReplayStalled(STALLED_BY_PAUSE, plan=plan_id, waiting=left, paused=", ".join(paused))
+            told = ", ".join(f"{name} of {one}" if one != ALL else name for name, one in paused)
+            return ReplayStalled(STALLED_BY_PAUSE, plan=plan_id, waiting=left, paused=told)
         return ReplayStalled(plan=plan_id, waiting=left)
 
     def _left(self, look: _Look) -> int:

@@ -118,7 +118,7 @@ class Metrics:
         self.retries = self._counter("work_retries", "Attempts that will be tried again", "handler")
         self.dead = self._counter("work_dead", "Runs that became dead", "handler")
         self.waiting = self._gauge("work_waiting_runs", "Runs by state (retrying, parked, dead)", "handler", "state")
-        self.paused = self._gauge("work_handler_paused", "1 while the handler is paused (operator, guard)", "handler")
+        self.paused = self._gauge("work_handler_paused", "1 while the handler is paused, for all or some", "handler")
         self.breaker_open = self._gauge(
             "work_breaker_open", "1 while the handler waits because what it depends on does not answer", "handler"
         )

@@ -52,7 +52,9 @@ def build_worker(
     `process`: its name in the ledger, that of its heartbeat; one of its own, where it has none.
     """
     name = process or worker_id()
-    pauser = Pauser(database=database, registry=registry, clock=clock, observer=observer, worker=name)
+    pauser = Pauser(
+        database=database, registry=registry, clock=clock, observer=observer, worker=name, applications=locators
+    )
     executor = Executor(LoopPool(on_harm=pauser.harm, lost_after_s=config.lost_after_s), give_up=give_up)
     breakers = Breakers(observer.breaker, clock.monotonic, locators)
     relay = Relay(database=database, broker=broker, topic=config.topic, clock=clock, worker=name)

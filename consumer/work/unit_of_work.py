@@ -58,7 +58,7 @@ class UnitOfWork:
     emitted: list[Emitted] = field(default_factory=list)
     reads: dict[str, list[ReadRequest]] = field(default_factory=dict)
     notes: list[Noted] = field(default_factory=list)
-    dead_in_a_row: Counter[str] = field(default_factory=Counter)
+    dead_in_a_row: Counter[tuple[str, str]] = field(default_factory=Counter)
     timers: set[EventKey] = field(default_factory=set)
     withdrawn: set[EventKey] = field(default_factory=set)
     relayed: int = 0
@@ -67,13 +67,14 @@ class UnitOfWork:
         """A run as it is to be stored."""
         self.runs.append(run)
         if run.status is RunStatus.DEAD:
-            self.dead_in_a_row[run.handler] += 1
+            self.dead_in_a_row[run.handler, run.application] += 1
         elif run.status is RunStatus.SUCCEEDED and self.dead_in_a_row:
-            self.dead_in_a_row[run.handler] = 0
+            self.dead_in_a_row[run.handler, run.application] = 0
 
-    def is_too_deadly(self, handler: Handler) -> bool:
-        """Whether as many of the handler's newest runs here are dead as pause it: then it must not go on like that."""
-        return bool(handler.pause_after) and self.dead_in_a_row[handler.name] >= handler.pause_after
+    def is_too_deadly(self, handler: Handler, application: str) -> bool:
+        """Whether as many of the handler's newest runs here of this application are dead as pause it: then it must not
+        go on like that."""
+        return bool(handler.pause_after) and self.dead_in_a_row[handler.name, application] >= handler.pause_after
 
     async def store(self, session: AsyncSession, done_at: datetime) -> None:
         """Write everything; the order keeps locks in one order on every worker. `done_at`: a time after the last call,

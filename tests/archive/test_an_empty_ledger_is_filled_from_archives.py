@@ -21,6 +21,7 @@ from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.engine import schema
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, handlers
+from consumer.ledger.handling.handlers import ALL
 from consumer.ledger.plans import plans
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import observations, read_requests
@@ -304,6 +305,7 @@ async def test_who_is_paused_is_paused_in_the_new_ledger(
         async with sqlite_ledger.transaction() as session:
             await handlers.register(session, ours, NOW)
             await handlers.pause(session, ours[0].name, by="op", reason="ships the wrong thing", now=NOW)
+            await handlers.pause(session, ours[1].name, by="op", reason="far alone", now=NOW, application="far")
             await handlers.set_waiting(session, ours[1].name, since=NOW, reason="the warehouse is away")
         files = await exported(shop.desk, tmp_path / "kept")
     database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
@@ -312,7 +314,7 @@ async def test_who_is_paused_is_paused_in_the_new_ledger(
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
         async with database.transaction() as session:
             await handlers.register(session, ours, NOW)  # as the first worker does
-            assert list(await handlers.paused(session)) == [ours[0].name]
+            assert (await handlers.paused(session)).of == {(ours[0].name, ALL), (ours[1].name, "far")}
             assert not await handlers.waiting(session)
     finally:
         await database.stop()

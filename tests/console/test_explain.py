@@ -337,6 +337,24 @@ async def test_orders_of_one_shop_do_not_wait_for_the_warehouse_of_another(
     assert "is paused" in (told["near"] or "")
 
 
+# case: A50, G8, H9
+async def test_orders_of_one_shop_do_not_wait_for_the_pause_of_another(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    for shop in ("far", "near"):
+        await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", application=shop))
+        await store(sqlite_ledger, replace(run(1, key="order:A1"), application=shop))
+    async with sqlite_ledger.transaction() as session:
+        await handlers.register(session, [Handler(name=HANDLER, types=("*",), function=nothing)], START)
+        await handlers.pause(session, HANDLER, by="ann", reason="it sells junk", now=START, application="far")
+    told = f"handler {HANDLER} is paused for far since {START:%Y-%m-%d %H:%M:%S} by ann: it sells junk; "
+    told += f"consumer handlers resume {HANDLER} --application far --reason …"
+    assert await waits_told(sqlite_ledger) == {"far": told, "near": None}
+    async with sqlite_ledger.transaction() as session:
+        await runs.claim(session, handler=HANDLER, worker="w", limit=9, now=START + timedelta(days=999), lease_s=9)
+    assert await waits_told(sqlite_ledger) == {"far": told, "near": None}, "also when a claim has put it aside"
+
+
 async def nothing(event: Event, ctx: Context) -> None:
     """Nothing."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +15,7 @@ from consumer.cli.consent import Reason, actor, checked_reason
 from consumer.cli.developing.authoring import simulate_module, try_handler
 from consumer.cli.developing.provenance import requirement, unreachable
 from consumer.cli.developing.scaffold import write_package
+from consumer.cli.filters import require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.console.cure import replay_command
@@ -25,7 +26,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import handlers as ledger_handlers
 from consumer.ledger.handling.queue import PutOff, count_by_status, put_off
 from consumer.ledger.plans import candidates
-from consumer.ledger.tables import HandlerRow, RunStatus
+from consumer.ledger.tables import HandlerPauseRow, HandlerRow, RunStatus
 from consumer.plugin import Handler
 from consumer.settings import Role, Settings
 from consumer.work.registry import Registry
@@ -36,6 +37,7 @@ app = typer.Typer(help="The handlers, built-in and merchants' own.", no_args_is_
 app.command("try")(try_handler)
 app.command("simulate")(simulate_module)
 Name = Annotated[str, typer.Argument(help="Handler name, as `handlers list` shows it.")]
+Whose = Annotated[str | None, typer.Option("--application", help="For this application alone; for all when left out.")]
 
 
 @app.command("list")
@@ -43,9 +45,10 @@ def list_handlers(as_json: Json = False) -> None:
     """Every handler that is installed, what it wants, and whether it runs."""
     settings = settings_looking()
     registry = registry_of(settings)
-    known, missed, later, died = run(_known(settings, registry))
+    known, alone, missed, later, died = run(_known(settings, registry))
     rows = [
         _row(one, known.get(one.name), missed.get(one.name, 0), later.get(one.name), died.get(one.name, 0))
+        | {"paused_for": _paused_for(alone, one.name)}
         for one in registry.handlers
     ]
     broken = [{"plugin": plugin.plugin, "reason": plugin.reason} for plugin in registry.broken]
@@ -60,8 +63,8 @@ def list_handlers(as_json: Json = False) -> None:
         ],
         empty="no handler is installed",
     )  # fmt: skip
-    for line in (*map(_stands_still, rows), *map(_dead, rows), *map(_runbook, rows), *map(_missed, rows)):
-        if line:
+    for told in (_stands_still, _stands_still_for, _dead, _runbook, _missed):
+        for line in filter(None, map(told, rows)):
             output.line(line)
     for plugin in broken:
         output.line(f"broken: {plugin['plugin']}: {plugin['reason']}")
@@ -129,17 +132,18 @@ def new(
 
 
 @app.command()
-def pause(name: Name, reason: Reason, as_json: Json = False) -> None:
+def pause(name: Name, reason: Reason, application: Whose = None, as_json: Json = False) -> None:
     """Stop a handler; its runs wait and nothing else is held up."""
-    run(_set(name, checked_reason(reason), paused=True))
-    _said(name, "paused", as_json)
+    require_application(application, settings_looking())
+    run(_set(name, checked_reason(reason), application, paused=True))
+    _said(name, "paused", application, as_json)
 
 
 @app.command()
-def resume(name: Name, reason: Reason, as_json: Json = False) -> None:
+def resume(name: Name, reason: Reason, application: Whose = None, as_json: Json = False) -> None:
     """Let a paused handler go on with what waited, oldest first."""
-    run(_set(name, checked_reason(reason), paused=False))
-    _said(name, "running", as_json)
+    run(_set(name, checked_reason(reason), application, paused=False))
+    _said(name, "running", application, as_json)
 
 
 def _row(handler: Handler, known: HandlerRow | None, missed: int, later: PutOff | None, died: int) -> dict[str, Any]:
@@ -176,8 +180,19 @@ def _state(row: HandlerRow | None) -> dict[str, Any]:
     }
 
 
+def _paused_for(alone: Sequence[HandlerPauseRow], name: str) -> list[dict[str, Any]]:
+    """For which applications alone it is paused: since when, by whom, why."""
+    return [
+        {name: getattr(one, name) for name in ("application", "paused_at", "paused_by", "paused_reason")}
+        for one in alone
+        if one.handler == name
+    ]
+
+
 def _word(row: Mapping[str, Any]) -> str:
     stands = "paused" if row["paused"] else "waits" if row["waiting_since"] or row["put_off"] else "runs"
+    if row["paused_for"] and not row["paused"]:
+        stands = f"paused for {', '.join(one['application'] for one in row['paused_for'])}"
     return f"{stands}, {_up_to(row['dead'], COUNT_MAX)} dead" if row["dead"] else stands
 
 
@@ -193,6 +208,15 @@ def _stands_still(row: Mapping[str, Any]) -> str:
         since = f"{oldest['since']:%Y-%m-%d %H:%M} UTC"
         return f"waits: {row['name']}: puts off {oldest['event_id']} since {since}: {oldest['reason']}"
     return ""
+
+
+def _stands_still_for(row: Mapping[str, Any]) -> str:
+    """The same of each application for which alone it is paused; a line each."""
+    return "\n".join(
+        f"paused for {one['application']}: {row['name']}: since {one['paused_at']:%Y-%m-%d %H:%M} UTC"
+        f" by {one['paused_by']}: {one['paused_reason']}"
+        for one in row["paused_for"]
+    )
 
 
 def _dead(row: Mapping[str, Any]) -> str:
@@ -219,36 +243,39 @@ def _up_to(count: int, most: int) -> str:
     return f"at least {count}" if count >= most else str(count)
 
 
-def _said(name: str, state: str, as_json: bool) -> None:
+def _said(name: str, state: str, application: str | None, as_json: bool) -> None:
     output = Output(as_json)
-    output.document({"handler": name, "state": state})
-    output.line(f"{name}: {state}")
+    output.document({"handler": name, "state": state, "application": application})
+    output.line(f"{name}: {state}{f' for {application}' if application else ''}")
 
 
 async def _known(
     settings: Settings, registry: Registry
-) -> tuple[dict[str, HandlerRow], dict[str, int], dict[str, PutOff], dict[str, int]]:
-    """What the ledger knows of handlers, how many events each missed, what each puts off, and how many of its runs are
-    dead; nothing when there is no ledger yet, since the list is useful without it."""
+) -> tuple[dict[str, HandlerRow], Sequence[HandlerPauseRow], dict[str, int], dict[str, PutOff], dict[str, int]]:
+    """What the ledger knows of handlers, which are paused for one application alone, how many events each missed, what
+    each puts off, and how many of its runs are dead; nothing when there is no ledger yet, since the list is useful
+    without it."""
     try:
         async with ledger(settings) as database, database.reading() as session:
             known = {row.name: row for row in await ledger_handlers.everyone(session)}
+            alone = await ledger_handlers.pauses(session)
             missed: dict[str, int] = {}
             for one in registry.handlers:
                 since = known[one.name].first_seen_at if one.name in known else None
                 missed[one.name] = await candidates.missed(session, one.name, one.types, since, MISSED_MAX)
             counted = await count_by_status(session)
             died = {name: count for (name, status), count in counted.items() if status == RunStatus.DEAD}
-            return known, missed, await put_off(session, await shared_time(session)), died
+            return known, alone, missed, await put_off(session, await shared_time(session)), died
     except DatabaseMissing:
-        return {}, {}, {}, {}
+        return {}, (), {}, {}, {}
     except LedgerError as error:
         unknown = "whether they run, wait or are paused is not known"
         typer.echo(f"warning[{error.code}]: {unknown}: {error.message}", err=True)
-        return {}, {}, {}, {}
+        return {}, (), {}, {}, {}
 
 
-async def _set(name: str, reason: str, *, paused: bool) -> None:
+async def _set(name: str, reason: str, application: str | None, *, paused: bool) -> None:
     async with ledger(settings_looking()) as database, database.transaction() as session:
         now = await shared_time(session)
-        await set_paused(session, name, paused=paused, by=actor(), reason=reason, now=now)
+        by = actor()
+        await set_paused(session, name, paused=paused, by=by, reason=reason, now=now, application=application)

@@ -131,7 +131,7 @@ def _handling(figures: Figures, wrong: Collection[str]) -> Iterator[Finding]:
     if figures.dead:
         yield Finding(Grade.DEGRADED, "dead_runs", _dead(figures.dead))
     if figures.paused_handlers:
-        yield Finding(Grade.DEGRADED, "handlers_paused", _paused(figures.paused_handlers))
+        yield Finding(Grade.DEGRADED, "handlers_paused", _paused(figures))
     if figures.waiting_handlers:
         text = f"wait for what they depend on: {', '.join(figures.waiting_handlers)}{HOW_WAITING}"
         yield Finding(Grade.DEGRADED, "handlers_waiting", text)
@@ -176,9 +176,12 @@ def _dead(count: int) -> str:
     return f"{text} them again would do, and names the command that does"
 
 
-def _paused(names: Sequence[str]) -> str:
+def _paused(figures: Figures) -> str:
+    names = figures.paused_handlers
     one = names[0] if len(names) == 1 else "NAME"
-    return f"paused: {', '.join(names)} ({HOW_PAUSED}; `consumer handlers resume {one} --reason …` lets it go on)"
+    only = {name: f" only for {' and '.join(whose)}" for name, whose in figures.paused_for.items()}
+    told = ", ".join(f"{name}{only.get(name, '')}" for name in names)
+    return f"paused: {told} ({HOW_PAUSED}; `consumer handlers resume {one} --reason …` lets it go on)"
 
 
 def _deliveries(figures: Figures, wrong: Collection[str]) -> Iterator[Finding]:

@@ -207,10 +207,10 @@ async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: floa
     ):
         if not await made.has_worker():
             typer.echo("no worker lives: this waits for `consumer work` to be started, some minutes at most", err=True)
-        for name in await made.paused(plan_id):
-            typer.echo(
-                f"{name} is paused: this waits for `consumer handlers resume {name} --reason …`, some minutes", err=True
-            )
+        for name, application in await made.paused(plan_id):
+            only, whose = (f" --application {application}", f" for {application}") if application else ("", "")
+            cure = f"`consumer handlers resume {name}{only} --reason …`"
+            typer.echo(f"{name} is paused{whose}: this waits for {cure}, some minutes", err=True)
         with ReplayBar(plan_id) as bar:
             return await made.run(
                 plan_id,

@@ -87,11 +87,13 @@ def button(do: Do, *, needs_reason: bool = True) -> Callable[[web.Request], Awai
     return press
 
 
-async def pause(_: web.Request, act: Act) -> tuple[str, str]:
-    """Stop a handler. Who paused it first, and why, stands."""
+async def pause(request: web.Request, act: Act) -> tuple[str, str]:
+    """Stop a handler, for one application where one is named. Who paused it first, and why, stands."""
+    if (application := act.may("application")) is not None:
+        request.app[DESK].application(application)
     if await _paused_at(act):
         return "nothing", link("handlers")
-    await set_paused(act.session, act.word("handler"), paused=True, by=act.by, reason=act.reason, now=act.now)
+    await _set(act, paused=True)
     return "paused", link("handlers")
 
 
@@ -101,16 +103,28 @@ async def resume(_: web.Request, act: Act) -> tuple[str, str]:
     seen = act.word("seen")
     if (paused_at := await _paused_at(act)) is None or paused_at.isoformat() != seen:
         return "nothing", link("handlers")
-    await set_paused(act.session, act.word("handler"), paused=False, by=act.by, reason=act.reason, now=act.now)
+    await _set(act, paused=False)
     return "resumed", link("handlers")
 
 
+async def _set(act: Act, *, paused: bool) -> None:
+    name, application = act.word("handler"), act.may("application")
+    await set_paused(
+        act.session, name, paused=paused, by=act.by, reason=act.reason, now=act.now, application=application
+    )
+
+
 async def _paused_at(act: Act) -> datetime | None:
-    """Raises NotFound for a handler that nobody knows."""
-    name = act.word("handler")
+    """Since when it is, for all or for the application that is named. Raises NotFound for a handler that nobody
+    knows."""
+    name, application = act.word("handler"), act.may("application")
+    if application is not None:
+        alone = {(row.handler, row.application): row.paused_at for row in await handlers.pauses(act.session)}
+        if (name, application) in alone:
+            return alone[name, application]
     for row in await handlers.everyone(act.session):
         if row.name == name:
-            return row.paused_at
+            return None if application else row.paused_at
     raise NotFound("the ledger knows no such handler")
 
 

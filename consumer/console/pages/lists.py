@@ -152,10 +152,12 @@ async def list_handlers(request: web.Request) -> web.Response:
     async with request.app[DESK].database.reading() as session:
         now = await shared_time(session)
         rows = await handlers.everyone(session)
+        alone = await handlers.pauses(session)
         living = await handlers.living(session, now)
         counted = await queue.count_by_status(session)
     died = {name: count for (name, status), count in counted.items() if status == RunStatus.DEAD and count}
-    gets_on = living - died.keys()
+    gets_on = living - died.keys() - {one.handler for one in alone}
+    desk = request.app[DESK]
     running = [one for one in rows if one.name in gets_on and one.paused_at is None and one.waiting_since is None]
     standing = [one for one in rows if one not in running]
     return page(
@@ -165,6 +167,8 @@ async def list_handlers(request: web.Request) -> web.Response:
         running=running,
         living=living,
         died=died,
+        alone=alone,
+        applications=list(desk.applications) if len(desk.applications) > 1 else [],
         count_max=COUNT_MAX,
     )
 

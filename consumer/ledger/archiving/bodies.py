@@ -23,19 +23,29 @@ from consumer.ledger.handling.events import EventKey
 from consumer.ledger.plans import plans
 from consumer.ledger.reading import read_requests
 from consumer.ledger.reading.sync_state import ANYBODY, FIRST_WALK, RECONCILE
-from consumer.ledger.tables import BookmarkRow, EventRow, HandlerRow, ObservationRow, OutboxRow, ReadRow, RunRow
+from consumer.ledger.tables import (
+    BookmarkRow,
+    EventRow,
+    HandlerPauseRow,
+    HandlerRow,
+    ObservationRow,
+    OutboxRow,
+    ReadRow,
+    RunRow,
+)
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
 _READS: Table = ReadRow.__table__
 _HANDLERS: Table = HandlerRow.__table__
+_PAUSES: Table = HandlerPauseRow.__table__
 _OBSERVATIONS: Table = ObservationRow.__table__
 _WALKS: Table = BookmarkRow.__table__
 _AGED: Final = ("seq", "application", "id", "key", "type", "source", "received_at")
 _CLAIM: Final = {"claimed_by": None, "claimed_until": None}
 _TRIES: Final = {"waiting_since": None, "waiting_reason": None}
-_BESIDE: Final = {"read": _READS, "handler": _HANDLERS, "observation": _OBSERVATIONS}
+_BESIDE: Final = {"read": _READS, "handler": _HANDLERS, "pause": _PAUSES, "observation": _OBSERVATIONS}
 """What comes along beside events, by its word in a record: what is here already stands."""
 IS_HERE: Final = _EVENTS.c.archive.is_(None)
 RUNS_MAX: Final = 10_000
@@ -45,7 +55,8 @@ TAKEN: Final = b"{}"
 
 Record = Mapping[str, Any]
 """`event` with its `runs` and, of a derived one, its `outbox` row; or an `outbox` row alone, which is still to be
-sent; or a `read` that was asked for; or a `handler`, which may be paused; or an `observation`, the last of its object;
+sent; or a `read` that was asked for; or a `handler`, which may be paused; or a `pause` of one for one application;
+or an `observation`, the last of its object;
 or `first_walk`, how an application's began, in a ledger of so many `events`."""
 
 
@@ -143,7 +154,11 @@ async def unsettled(session: AsyncSession) -> AsyncIterator[Record]:
     """What is still to be done, for an archive of everything: reads that were asked for; who is paused; and derived
     events that were not sent yet, or were and have not come. The log they lie in may not be there any more, so they
     are to be sent again, under the ids they had."""
-    for word, wanted in (("read", select(_READS).order_by(_READS.c.due_at)), ("handler", select(_HANDLERS))):
+    for word, wanted in (
+        ("read", select(_READS).order_by(_READS.c.due_at)),
+        ("handler", select(_HANDLERS)),
+        ("pause", select(_PAUSES)),
+    ):
         async for row in await session.stream(wanted):
             yield {word: document(_BESIDE[word], dict(row._mapping))}
     for waits in (text("published_at IS NULL"), (_OUTBOX.c.on_way == true()) & _OUTBOX.c.published_at.is_not(None)):
@@ -263,6 +278,7 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
             await read_requests.count_from(session, max(versions))
         known_there = [_row(_HANDLERS, one["handler"]) | _TRIES for one in found if "handler" in one]
         await _take_beside(session, _HANDLERS, known_there)
+        await _take_beside(session, _PAUSES, [_row(_PAUSES, one["pause"]) for one in found if "pause" in one])
         brought += Brought(events=len(news), first_walks=tuple(one for one in found if "first_walk" in one))
         await _go_on_counting(session)
     return brought

@@ -4,26 +4,63 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Select, Table, func, not_, select, update
+from sqlalchemy import Select, Table, delete, func, literal, not_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, insert_into
-from consumer.ledger.tables import REASON_CHARS, HandlerRow
+from consumer.ledger.tables import REASON_CHARS, HandlerPauseRow, HandlerRow
 
 if TYPE_CHECKING:
     from consumer.plugin import Handler
 
 _HANDLERS: Table = HandlerRow.__table__
 
-_PAUSED = select(_HANDLERS.c.name).where(_HANDLERS.c.paused_at.is_not(None))
+_PAUSES: Table = HandlerPauseRow.__table__
+
+ALL: Final = ""
+"""Stands for the application of a pause that is for all of them."""
+
+_PAUSED = (
+    select(_HANDLERS.c.name, literal(ALL))
+    .where(_HANDLERS.c.paused_at.is_not(None))
+    .union_all(select(_PAUSES.c.handler, _PAUSES.c.application))
+)
 
 _ONLY = re.compile(r"only ([a-z0-9_-]+(?:, [a-z0-9_-]+)*): ")
 
 LIVE_S = 120.0
 """A handler that no worker has registered for so long is one that no living worker has."""
+
+
+@dataclass(frozen=True)
+class Paused:
+    """Which handlers must not run now: `of` are (handler, application), with ALL where it is paused for all."""
+
+    of: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Those that are paused, be it for one application."""
+        return frozenset(name for name, _ in self.of)
+
+    @property
+    def wholly(self) -> frozenset[str]:
+        """Those that are paused for all."""
+        return frozenset(name for name, application in self.of if application == ALL)
+
+    def holds(self, name: str, application: str) -> bool:
+        """Whether nothing of this application may be begun."""
+        return (name, application) in self.of or (name, ALL) in self.of
+
+    def only(self, name: str) -> tuple[str, ...]:
+        """The applications for which alone it is paused, in order; none where it is for all, or not at all."""
+        if (name, ALL) in self.of:
+            return ()
+        return tuple(sorted(application for one, application in self.of if one == name))
 
 
 async def register(session: AsyncSession, handlers: Sequence[Handler], now: datetime) -> None:
@@ -54,9 +91,15 @@ async def register(session: AsyncSession, handlers: Sequence[Handler], now: date
         await session.execute(statement, rows)
 
 
-async def paused(session: AsyncSession) -> frozenset[str]:
+async def paused(session: AsyncSession) -> Paused:
     """The handlers that must not run now."""
-    return frozenset(await session.scalars(_PAUSED))
+    return Paused(frozenset((name, application) for name, application in await session.execute(_PAUSED)))
+
+
+async def pauses(session: AsyncSession) -> Sequence[HandlerPauseRow]:
+    """Those that are for one application alone, by handler and application."""
+    ordered = select(HandlerPauseRow).order_by(_PAUSES.c.handler, _PAUSES.c.application)
+    return (await session.execute(ordered)).scalars().all()
 
 
 async def waiting(session: AsyncSession) -> frozenset[str]:
@@ -102,13 +145,29 @@ async def gone(session: AsyncSession, names: Collection[str], now: datetime) -> 
     return frozenset(names) - there if there else frozenset()
 
 
-async def pause(session: AsyncSession, name: str, *, by: str, reason: str, now: datetime) -> bool:
-    """Stop a handler: its runs wait. False when the ledger does not know it."""
-    return await _set(session, name, paused_at=now, paused_by=by, paused_reason=reason[:REASON_CHARS])
+async def pause(
+    session: AsyncSession, name: str, *, by: str, reason: str, now: datetime, application: str = ALL
+) -> bool:
+    """Stop a handler, for one application where one is given: its runs wait. False when the ledger does not know it."""
+    why = {"paused_at": now, "paused_by": by, "paused_reason": reason[:REASON_CHARS]}
+    if application == ALL:
+        return await _set(session, name, **why)
+    if await session.scalar(select(_HANDLERS.c.name).where(_HANDLERS.c.name == name)) is None:
+        return False
+    insert = insert_into(_PAUSES, session.get_bind().dialect.name)
+    statement = insert.on_conflict_do_update(index_elements=["handler", "application"], set_=why)
+    await session.execute(statement, [{"handler": name, "application": application, **why}])
+    return True
 
 
-async def resume(session: AsyncSession, name: str) -> bool:
-    """Let a paused handler go on, oldest first. False when the ledger does not know it."""
+async def resume(session: AsyncSession, name: str, application: str = ALL) -> bool:
+    """Let a paused handler go on, oldest first: for one application that it was paused for alone, or for all, however
+    it was paused. False when the ledger does not know it, or not as paused for that one."""
+    lifted = delete(_PAUSES).where(_PAUSES.c.handler == name)
+    if application != ALL:
+        one = lifted.where(_PAUSES.c.application == application).returning(_PAUSES.c.handler)
+        return (await session.execute(one)).first() is not None
+    await session.execute(lifted)
     return await _set(session, name, paused_at=None, paused_by=None, paused_reason=None)
 
 

@@ -119,15 +119,25 @@ _PARKED = (
 )  # fmt: skip
 
 
-async def stranded(session: AsyncSession, after: Lane | None = None, limit: int = PARKED_A_LOOK) -> Page:
+async def stranded(
+    session: AsyncSession,
+    after: Lane | None = None,
+    limit: int = PARKED_A_LOOK,
+    *,
+    held: Collection[tuple[str, str]] = (),
+) -> Page:
     """Parked runs that wait behind nothing, among the next `limit` parked ones by index `ix_runs_parked`; give the page
     to `runs.release`, and its `after` to the next look. A lane that does not end in the page is done with: only its
-    first run can lead it."""
+    first run can lead it. `held`: (handler, application) of which none goes on now."""
     wanted = _PARKED
     if after is not None:
         application, handler, key = after
         wanted = wanted.where(tuple_(*_PLACE) > tuple_(handler, application, key))
     rows = (await session.execute(wanted, {"most": limit})).all()
-    leading = [(row.application, row.event_id, row.handler) for row in rows if row.head == row.event_id]
+    leading = [
+        (row.application, row.event_id, row.handler)
+        for row in rows
+        if row.head == row.event_id and (row.handler, row.application) not in held
+    ]
     last = rows[-1] if len(rows) == limit else None
     return Page(leading, None if last is None else (last.application, last.handler, last.key))

@@ -21,6 +21,7 @@ from sqlalchemy import (
     ColumnElement,
     Executable,
     Integer,
+    Select,
     Table,
     Update,
     and_,
@@ -41,11 +42,12 @@ from consumer.ledger import processes
 from consumer.ledger.engine.chunks import grouped, matching
 from consumer.ledger.handling import lanes
 from consumer.ledger.handling.lanes import Lane, RunId
-from consumer.ledger.tables import REASON_CHARS, HandlerRow, RunRow, RunStatus
+from consumer.ledger.tables import REASON_CHARS, HandlerPauseRow, HandlerRow, RunRow, RunStatus
 from consumer.retry import OnDead
 
 _RUNS: Table = RunRow.__table__
 _HANDLERS: Table = HandlerRow.__table__
+_PAUSES: Table = HandlerPauseRow.__table__
 _STILL_RETRYING = lanes.stands(RunStatus.RETRYING)
 _STILL_PARKED = lanes.stands(RunStatus.PARKED)
 _ID = ("application", "event_id", "handler")
@@ -55,6 +57,7 @@ _CLAIMED_FIELDS = (*_CLAIMED[:-1], "due_at")
 INSTANT: Final = timedelta(microseconds=1)
 """The least that a time can be later than another."""
 CLAIM_ROUNDS = 10
+PUT_ASIDE_AT_ONCE = 500
 SET_BACK_AT_ONCE = 2000
 ALONE: Final = "/alone"
 """Behind the name of a worker that works on this run, and on nothing else: if its process ends, it was this one."""
@@ -193,21 +196,36 @@ async def claim(
     off; now, where it is left out. `alone`: the worker works on nothing else until the run has come to an end.
 
     One that is due and leads nothing (two workers met, or an operator put another before it) is parked, so that no
-    claim sees it again before its turn.
+    claim sees it again before its turn. So is one whose handler is paused for its application alone: behind however
+    many of those, others' are found. `release` lets them go when that is over.
     """
     claimed: list[ClaimedRun] = []
     for _ in range(CLAIM_ROUNDS):
         asked = {"handler": handler, "now": now, "over": over or now, "limit": limit - len(claimed)}
         found = (await session.execute(_DUE, asked)).all()
-        leading = [row for row in found if row.head == row.event_id]
+        leading = [row for row in found if row.head == row.event_id and not row.is_held]
         claimed += [replace(_claimed_run(row), left_by=row.left_by) for row in leading]
         claim = {"claimed_by": _claim_of(worker, alone=alone), "claimed_until": now + timedelta(seconds=lease_s)}
         await _set(session, map(_id_of, leading), claim)
         behind = [_id_of(row) for row in found if row.head != row.event_id]
         await _set(session, behind, {"status": RunStatus.PARKED.value, "next_at": None, "updated_at": now})
-        if not behind or len(claimed) == limit:
+        is_any_held = len(leading) + len(behind) < len(found)
+        if is_any_held:
+            await put_aside(session, handler=handler, now=now, over=over or now)
+        if not (behind or is_any_held) or len(claimed) == limit:
             break
     return claimed
+
+
+async def put_aside(session: AsyncSession, *, handler: str, now: datetime, over: datetime) -> None:
+    """Park those of a handler's next due runs for whose application alone it is paused: many at once, so that others
+    wait for few looks. That a worker left one behind is forgotten, as when its handler is resumed."""
+    coming = await session.execute(_HELD, {"handler": handler, "now": now, "over": over, "limit": PUT_ASIDE_AT_ONCE})
+    held: list[RunId] = []
+    for given in _given(map(_id_of, coming)):
+        held += [_id_of(row) for row in await session.execute(_TO_PUT_ASIDE, {**given, "over": over})]
+    aside = {"status": RunStatus.PARKED.value, "next_at": None, "claimed_by": None, "claimed_until": None}
+    await _set(session, held, {**aside, "updated_at": now})
 
 
 async def claim_new(
@@ -236,9 +254,19 @@ def _is_due(handler: BindParameter[Any]) -> tuple[ColumnElement[bool], ...]:
     return (_RUNS.c.handler == handler, _RUNS.c.next_at <= _NOW, IS_UNCLAIMED, ~is_paused)
 
 
+def _is_held(handler: BindParameter[Any], application: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Whether the handler is paused for this application alone."""
+    return exists().where(_PAUSES.c.handler == handler, _PAUSES.c.application == application)
+
+
 _IS_LEFT = and_(IS_ALONE, ~processes.lived_on(_WORKER, _RUNS.c.claimed_until))
 _DUE = (
-    select(*[_RUNS.c[name] for name in _CLAIMED], _HEAD, case((_IS_LEFT, _WORKER)).label("left_by"))
+    select(
+        *[_RUNS.c[name] for name in _CLAIMED],
+        _HEAD,
+        case((_IS_LEFT, _WORKER)).label("left_by"),
+        _is_held(bindparam("handler"), _RUNS.c.application).label("is_held"),
+    )
     .where(lanes.is_status(RunStatus.RETRYING), *_is_due(bindparam("handler")))
     .order_by(_RUNS.c.next_at, _RUNS.c.seq)
     .limit(bindparam("limit", type_=Integer))
@@ -246,6 +274,20 @@ _DUE = (
 )
 """Due runs of a handler that nobody works on, oldest first by index `ix_runs_queue`, each with the head of its lane. It
 passes over what is worked on now, which is no more than all workers together do at once."""
+
+
+def _held() -> Select[Any]:
+    coming = (
+        select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
+        .where(lanes.is_status(RunStatus.RETRYING), *_is_due(bindparam("handler")))
+        .order_by(_RUNS.c.next_at, _RUNS.c.seq)
+        .limit(bindparam("limit", type_=Integer))
+        .subquery()
+    )
+    return select(coming).where(_is_held(bindparam("handler"), coming.c.application))
+
+
+_HELD = _held()
 
 
 def _id_of(row: Any) -> RunId:
@@ -280,11 +322,22 @@ _UNMARK = _SET.where(IS_ALONE, _RUNS.c.claimed_until < bindparam("b_now", type_=
 )
 _SET_RETRYING = _SET.where(_STILL_RETRYING)
 _CLAIM_NEW = (
-    _SET.where(_STILL_RETRYING, *_is_due(bindparam("b_handler")), _RUNS.c.event_id == _HEAD)
+    _SET.where(
+        _STILL_RETRYING,
+        *_is_due(bindparam("b_handler")),
+        _RUNS.c.event_id == _HEAD,
+        ~_is_held(bindparam("b_handler"), bindparam("b_application")),
+    )
     .values(claimed_by=bindparam("claimed_by"), claimed_until=bindparam("claimed_until"))
     .returning(*[_RUNS.c[name] for name in _CLAIMED])
 )
 _LOCK = select(_RUNS.c.event_id).where(_GIVEN).order_by(_RUNS.c.event_id).with_for_update()
+_TO_PUT_ASIDE = (
+    select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
+    .where(_GIVEN, _STILL_RETRYING, IS_UNCLAIMED)
+    .order_by(_RUNS.c.event_id)
+    .with_for_update(skip_locked=True)
+)
 _TO_LET_GO = (
     select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
     .where(_GIVEN, _STILL_PARKED)

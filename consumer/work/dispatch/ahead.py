@@ -41,6 +41,10 @@ class Ahead:
         """Those that have some waiting."""
         return [name for name, waiting in self._waiting.items() if waiting]
 
+    def applications(self, handler: str) -> set[str]:
+        """Whose they are that wait."""
+        return {one.run.application for one in self._waiting.get(handler, ())}
+
     def succeeded(self, handler: str, now_s: float) -> None:
         """An attempt ended well, now."""
         self._failing.discard(handler)

@@ -99,10 +99,11 @@ class Breakers:
         self._all[handler.name][run.application] = found.probed()
         return None
 
-    def forget(self, handler: str) -> None:
-        """The handler was resumed by an operator: it starts anew."""
-        for application in self._all.get(handler, {}):
-            self._set(handler, application, Breaker())
+    def forget(self, handler: str, application: str = handlers.ALL) -> None:
+        """The handler was resumed by an operator, for all or for this application: it starts anew."""
+        for one in list(self._all.get(handler, {})):
+            if application in (handlers.ALL, one):
+                self._set(handler, one, Breaker())
 
     def judge(self, handler: Handler, run: ClaimedRun, outcome: Outcome, now: datetime) -> Outcome:
         """Take a run's outcome in; returns it as it counts: a spared failure costs no attempt and has its time."""

@@ -20,6 +20,7 @@ from consumer.errors import LedgerError, code_of
 from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events, queue, runs
+from consumer.ledger.handling.handlers import Paused
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import RunStatus
@@ -109,7 +110,7 @@ class Dispatcher:
         self._is_stopping = False
         self._renewed_s = float("-inf")
         self._writer = ResultWriter(database=database, clock=clock, worker=worker, on_stored=self._stored)
-        self.paused: frozenset[str] = frozenset()
+        self.paused = Paused()
         self.is_careful = False
         """One run at a time, of all handlers: workers die, and what is left behind alone is what it was."""
 
@@ -126,7 +127,7 @@ class Dispatcher:
             return 0
         if self.is_careful:
             return 0
-        if name in self.paused or self._breakers.is_open(name):
+        if name in self.paused.wholly or self._breakers.is_open(name):
             return 0
         room = self._wanted(handler, self._clock.now())
         if room < new:
@@ -146,9 +147,8 @@ class Dispatcher:
             await rest(self._clock, RETRY_S, stop)
 
     def _is_behind(self) -> bool:
-        held = {
-            one.name for one in self._registry.handlers if one.name in self.paused or self._breakers.is_open(one.name)
-        }
+        wholly = self.paused.wholly
+        held = {one.name for one in self._registry.handlers if one.name in wholly or self._breakers.is_open(one.name)}
         waits = {one.name for one in self._registry.handlers} - self._caught_up - held
         return self._unstored.total() > 0 or bool(waits)
 
@@ -227,7 +227,8 @@ class Dispatcher:
                 last = await queue.suspected(session) if self._lets_others_go_first() else frozenset()
             self._upcoming = [at for at in due.values() if at > now]
             self._caught_up = {one.name for one in self._registry.handlers if due.get(one.name, LATER) > now}
-            ready = [(name in last, at, name) for name, at in due.items() if at <= now and name not in self.paused]
+            wholly = self.paused.wholly
+            ready = [(name in last, at, name) for name, at in due.items() if at <= now and name not in wholly]
             for *_, name in sorted(ready):
                 handler = self._registry.get(name)
                 if handler and (limit := self._wanted(handler, now)) > 0:
@@ -253,14 +254,13 @@ class Dispatcher:
         return max(room, 0) + self._ahead.wanted(handler, self._clock.monotonic(), unstored)
 
     async def _give_back_what_may_not_start(self) -> None:
-        """Give back the runs that are claimed and not begun of a handler that is paused, fails or hangs, or whose
-        breaker opened; all of them when this worker stops. Others may have room for them, and they are due in their
-        order again. Also give back what may be another worker's already."""
+        """Give back the runs that are claimed and not begun of a handler that is paused for one of them, fails or
+        hangs, or whose breaker opened; all of them when this worker stops. Others may have room for them, and they are
+        due in their order again. Also give back what may be another worker's already."""
         for name in self._ahead.handlers():
-            is_held = (
-                self._is_stopping or name in self.paused or self._breakers.is_open(name) or self._ahead.is_failing(name)
-            )
-            if is_held or self._ahead.is_stuck(name, self._clock.monotonic()) or self._may_be_lost(name):
+            is_held = self._is_stopping or self._is_paused(name) or self._breakers.is_open(name)
+            is_held = is_held or self._ahead.is_failing(name) or self._ahead.is_stuck(name, self._clock.monotonic())
+            if is_held or self._may_be_lost(name):
                 back = self._ahead.clear(name)
                 try:
                     async with self._database.transaction() as session:
@@ -271,6 +271,10 @@ class Dispatcher:
                     for run in back:
                         self._claimed.pop(run.id, None)
                 self.wake()
+
+    def _is_paused(self, name: str) -> bool:
+        """Whether it is for one of those whose runs are claimed and not begun."""
+        return any(self.paused.holds(name, application) for application in self._ahead.applications(name))
 
     def _may_be_lost(self, name: str) -> bool:
         return self._ahead.may_be_lost(name, self._clock.monotonic(), self._renewed_s)
@@ -304,6 +308,8 @@ class Dispatcher:
                 for run in claimed
                 if run.left_by not in (None, self._worker)
             }
+        if self.paused.of:  # the claim looked: what it took is paused no longer, though nobody has said so here yet
+            self.paused = Paused(self.paused.of - {(handler.name, run.application) for run in claimed})
         if len(claimed) < limit:
             self._caught_up.add(handler.name)
         events_of = ((run, found[run.application, run.event_id]) for run in claimed)
@@ -337,9 +343,9 @@ class Dispatcher:
     def _start_waiting(self, handler: Handler) -> None:
         """Of what is claimed, as many as there is room for; what may not start is put off."""
         name = handler.name
-        if self._is_stopping or name in self.paused or not self._ahead.count(name):
+        if self._is_stopping or name in self.paused.wholly or not self._ahead.count(name):
             return
-        if self._may_be_lost(name):
+        if self._is_paused(name) or self._may_be_lost(name):
             self.wake()  # it is given back
             return
         now = self._clock.now()
@@ -404,7 +410,7 @@ class Dispatcher:
         """A transactional handler's further attempt: its writes, what it emits and its mark commit together."""
         started_at = self._clock.now()
         try:
-            if handler.name in self.paused:  # since it was claimed
+            if self.paused.holds(handler.name, run.application):  # since it was claimed
                 await self._give_back_one(run)
                 return
             stored = await self._attempt_in_transaction(handler, run, event)

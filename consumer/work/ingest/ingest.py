@@ -27,11 +27,12 @@ from consumer.ledger import Database, log_positions
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling import events, outbox
 from consumer.ledger.handling.events import EventKey
+from consumer.ledger.handling.handlers import Paused
 from consumer.ledger.handling.lanes import Lane, blocked
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import heard, quarantine
 from consumer.ledger.tables import RunStatus
-from consumer.plugin import Context, Handler
+from consumer.plugin import Context
 from consumer.reason import Reason
 from consumer.telemetry.way import on_the_way_of, on_the_way_of_all
 from consumer.wire import SEED
@@ -130,7 +131,7 @@ class Ingest:
         self._slow_batches = SlowHandlers(clock)
         self._ahead: dict[int, tuple[Record, Incoming | Refused]] = {}
         self._cut: dict[tuple[EventKey, str], Failed] = {}
-        self.paused: frozenset[str] = frozenset()
+        self.paused = Paused()
         self.is_careful = False
         """No handler is called here: each run is the dispatcher's, who works on one at a time."""
 
@@ -355,18 +356,19 @@ class Ingest:
         if call.incoming.plan == SEED and not call.handler.transactional:
             unit.add(skipped(call.handler, call.incoming, call.seq))
             return False
-        if call.lane in lanes or not (self._may_run(unit, call.handler) or call.id in self._cut):
+        if call.lane in lanes or not (self._may_run(unit, call) or call.id in self._cut):
             self._leave(unit, lanes, call)
             return False
         return True
 
-    def _may_run(self, unit: UnitOfWork, handler: Handler) -> bool:
+    def _may_run(self, unit: UnitOfWork, call: Call) -> bool:
+        handler, application = call.handler, call.incoming.event.application
         return (
             handler.transactional
             and self._registry.get(handler.name) is not None
-            and handler.name not in self.paused
+            and not self.paused.holds(handler.name, application)
             and not self._slow_handlers.has(handler.name)
-            and not unit.is_too_deadly(handler)
+            and not unit.is_too_deadly(handler, application)
         )
 
     def _leave(self, unit: UnitOfWork, lanes: set[Lane], call: Call) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
 import structlog
@@ -11,6 +11,9 @@ from consumer.clock import Clock
 from consumer.errors import HandlerTimeout
 from consumer.ledger import Database, audit
 from consumer.ledger.handling import handlers
+from consumer.ledger.handling.handlers import ALL
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import Handler
 from consumer.telemetry.loop_watch import Blocked
 from consumer.work.dispatch.result_writer import Result
 from consumer.work.execution.loop_pool import TASK_PREFIX, Harm
@@ -25,7 +28,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Pauser:
-    """`on_pause` is told at once which handler must not start anything any more."""
+    """`on_pause` is told at once which handler must not start anything any more, and for which application (ALL: for
+    all). `applications`: those that are set up; where there are several, one's dead runs
+    pause the handler for that one alone."""
 
     def __init__(
         self,
@@ -35,7 +40,8 @@ class Pauser:
         clock: Clock,
         observer: Observer,
         worker: str,
-        on_pause: Callable[[str], None] = lambda _: None,
+        applications: Collection[str] = (),
+        on_pause: Callable[[str, str], None] = lambda _name, _application: None,
     ) -> None:
         self._database = database
         self._registry = registry
@@ -43,12 +49,13 @@ class Pauser:
         self._observer = observer
         self._worker = worker
         self._rules = PauseRules()
-        self._unstored: dict[str, str] = {}
+        self._are_several = len(applications) > 1
+        self._unstored: dict[tuple[str, str], str] = {}
         self.on_pause = on_pause
 
     @property
-    def unstored(self) -> frozenset[str]:
-        """Handlers that are paused here and not yet in the ledger."""
+    def unstored(self) -> frozenset[tuple[str, str]]:
+        """What is paused here and not yet in the ledger: (handler, application), with ALL where it is for all."""
         return frozenset(self._unstored)
 
     def taken(self, taken: Taken) -> None:
@@ -56,7 +63,8 @@ class Pauser:
         for run in taken.runs:
             handler = self._registry.get(run.handler)
             if handler is not None and handler.transactional and (run.attempts or run.code):
-                self._pause(run.handler, self._rules.saw(handler, run.status))
+                self._pause(run.handler, self._rules.hung(run.handler, hung=False))
+                self._ended(handler, run.application, run.status)
 
     def result(self, result: Result) -> None:
         """An attempt of the dispatcher was stored."""
@@ -64,7 +72,8 @@ class Pauser:
         handler = self._registry.get(finish.run.handler)
         if handler is not None:
             hung = handler.transactional and finish.code == HandlerTimeout.code
-            self._pause(handler.name, self._rules.saw(handler, finish.status, hung=hung))
+            self._pause(handler.name, self._rules.hung(handler.name, hung=hung))
+            self._ended(handler, finish.run.application, finish.status)
 
     def harm(self, harm: Harm) -> None:
         """An effect handler blocked the loop it ran on."""
@@ -95,37 +104,46 @@ class Pauser:
         for name, count in running.items():
             self._pause(name, self._rules.abandoned(name, count))
 
-    def resumed(self, name: str) -> None:
-        """An operator let the handler go on."""
-        self._rules.forget(name)
+    def resumed(self, name: str, application: str = ALL) -> None:
+        """An operator let the handler go on, for all or for this application alone."""
+        self._rules.forget(name, application)
 
     async def store(self) -> None:
         """Put the pauses into the ledger, with an audit row each. Raises LedgerError; call again then."""
-        for name, reason in list(self._unstored.items()):
-            await pause_in(self._database, name, reason, actor=self._worker, now=self._clock.now())
-            del self._unstored[name]
+        for (name, application), reason in list(self._unstored.items()):
+            now = self._clock.now()
+            await pause_in(self._database, name, reason, actor=self._worker, now=now, application=application)
+            del self._unstored[name, application]
 
-    def _pause(self, name: str, reason: str | None) -> None:
+    def _ended(self, handler: Handler, application: str, status: RunStatus) -> None:
+        whose = application if self._are_several else ALL
+        self._pause(handler.name, self._rules.saw(handler, status, whose), whose)
+
+    def _pause(self, name: str, reason: str | None, application: str = ALL) -> None:
         if reason is None:
             return
         handler = self._registry.get(name)
+        whose = {} if application == ALL else {"application": application}
+        only = f" --application {application}" if whose else ""
         _log.error("handler_paused_itself", handler=name, reason=reason, runbook=handler.runbook if handler else None,
-                   resume=f"consumer handlers resume {name} --reason ...")  # fmt: skip
+                   resume=f"consumer handlers resume {name}{only} --reason ...", **whose)  # fmt: skip
         self._observer.stopped(name)
-        self._unstored[name] = reason
-        self.on_pause(name)
+        self._unstored[name, application] = reason
+        self.on_pause(name, application)
 
 
-async def pause_in(database: Database, name: str, reason: str, *, actor: str, now: datetime) -> None:
-    """Pause a handler in the ledger, for everybody, with an audit row; one that is paused stays so, for its first
-    reason. Raises LedgerError."""
+async def pause_in(
+    database: Database, name: str, reason: str, *, actor: str, now: datetime, application: str = ALL
+) -> None:
+    """Pause a handler in the ledger, for all workers, with an audit row: for one application where one is given. One
+    that is paused stays so, for its first reason. Raises LedgerError."""
     async with database.transaction() as session:
-        if name not in await handlers.paused(session):
-            await handlers.pause(session, name, by=BY, reason=reason, now=now)
+        if not (await handlers.paused(session)).holds(name, application):
+            await handlers.pause(session, name, by=BY, reason=reason, now=now, application=application)
             audit.note(
                 session,
                 at=now,
-                application="",
+                application=application,
                 actor=actor,
                 action="handler.pause",
                 subject=f"handler:{name}",

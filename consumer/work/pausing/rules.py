@@ -1,8 +1,9 @@
 """Pause rules: when a handler stops itself. A bad deploy must not empty the topic into the dead letters. Pure.
 
-Per handler and process: dead runs in a row, the share of dead ones among the newest, attempts in a row that hung in
-a transaction, loops lost or blocked. Each has a limit, and passing it gives the reason for which the handler is
-paused, until an operator resumes it.
+Per handler, application and process: dead runs in a row, and the share of dead ones among the newest; what pauses it
+for that application alone. Per handler and process: attempts in a row that hung in a transaction, loops lost or
+blocked. Each has a limit, and passing it gives the reason for which the handler is paused, until an operator resumes
+it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from consumer.ledger.handling.handlers import ALL
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
 
@@ -24,11 +26,23 @@ ABANDONED_MAX = 20
 
 
 @dataclass
+class Deaths:
+    """What is remembered of one handler's runs of one application."""
+
+    newest: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    in_a_row: int = 0
+
+    def saw(self, *, is_dead: bool) -> None:
+        """A run ended."""
+        self.newest.append(is_dead)
+        self.in_a_row = self.in_a_row + 1 if is_dead else 0
+
+
+@dataclass
 class Record:
     """What is remembered of one handler."""
 
-    newest: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    dead_in_a_row: int = 0
+    deaths: dict[str, Deaths] = field(default_factory=dict)
     hangs_in_a_row: int = 0
     blocks: int = 0
     cuts: int = 0
@@ -42,30 +56,40 @@ class Record:
 
 
 class PauseRules:
-    """Watches results; says when to pause, once per handler until `forget`."""
+    """Watches results; says when to pause, once per handler, or handler and application, until `forget`."""
 
     def __init__(self) -> None:
         self._records: dict[str, Record] = {}
-        self._stopped: set[str] = set()
+        self._stopped: set[tuple[str, str]] = set()
 
-    def forget(self, handler: str) -> None:
-        """The handler was resumed: it starts with a clean record."""
+    def forget(self, handler: str, application: str = ALL) -> None:
+        """The handler was resumed, or for this application alone: it starts with a clean record."""
+        if application != ALL:
+            self._records.get(handler, Record()).deaths.pop(application, None)
+            self._stopped.discard((handler, application))
+            return
         self._records.pop(handler, None)
-        self._stopped.discard(handler)
+        self._stopped = {stopped for stopped in self._stopped if stopped[0] != handler}
 
-    def saw(self, handler: Handler, status: RunStatus, *, hung: bool = False) -> str | None:
-        """A run came to `status` (`hung`: a transactional attempt was cut off); why to pause the handler, or None."""
-        record = self._records.setdefault(handler.name, Record())
+    def hung(self, handler: str, *, hung: bool) -> str | None:
+        """A transactional attempt was cut off, or an attempt was not; why to pause the handler, or None."""
+        record = self._records.setdefault(handler, Record())
         record.hangs_in_a_row = record.hangs_in_a_row + 1 if hung else 0
-        if hung and record.hangs_in_a_row >= HANGS_MAX:
-            return self._stop(handler.name, f"hung in its transaction {HANGS_MAX} times in a row")
+        if record.hangs_in_a_row < HANGS_MAX:
+            return None
+        return self._stop(handler, f"hung in its transaction {HANGS_MAX} times in a row")
+
+    def saw(self, handler: Handler, status: RunStatus, application: str = ALL) -> str | None:
+        """A run came to `status`; why to pause the handler for its application, or None."""
         if status not in (RunStatus.SUCCEEDED, RunStatus.DEAD):
             return None
+        record = self._records.setdefault(handler.name, Record())
         record.succeeded(status)
-        is_dead = status is RunStatus.DEAD
-        record.newest.append(is_dead)
-        record.dead_in_a_row = record.dead_in_a_row + 1 if is_dead else 0
-        return self._judge(handler, record) if is_dead and handler.pause_after else None
+        deaths = record.deaths.setdefault(application, Deaths())
+        deaths.saw(is_dead=status is RunStatus.DEAD)
+        if status is not RunStatus.DEAD or not handler.pause_after or (reason := _judge(handler, deaths)) is None:
+            return None
+        return self._stop(handler.name, reason, application)
 
     def blocked(self, handler: str) -> str | None:
         """A transactional handler blocked the worker's own loop."""
@@ -98,17 +122,18 @@ class PauseRules:
             return None
         return self._stop(handler, f"{running} attempts ignore their cancellation")
 
-    def _judge(self, handler: Handler, record: Record) -> str | None:
-        limit = handler.pause_after
-        if record.dead_in_a_row >= limit:
-            return self._stop(handler.name, f"{record.dead_in_a_row} runs dead in a row")
-        seen, dead = len(record.newest), sum(record.newest)
-        if seen >= min(2 * limit, WINDOW) and dead > limit and dead > RATIO * seen:
-            return self._stop(handler.name, f"{dead} of the newest {seen} runs dead")
-        return None
-
-    def _stop(self, handler: str, reason: str) -> str | None:
-        if handler in self._stopped:
+    def _stop(self, handler: str, reason: str, application: str = ALL) -> str | None:
+        if not self._stopped.isdisjoint({(handler, ALL), (handler, application)}):
             return None
-        self._stopped.add(handler)
+        self._stopped.add((handler, application))
         return reason
+
+
+def _judge(handler: Handler, deaths: Deaths) -> str | None:
+    limit = handler.pause_after
+    if deaths.in_a_row >= limit:
+        return f"{deaths.in_a_row} runs dead in a row"
+    seen, dead = len(deaths.newest), sum(deaths.newest)
+    if seen >= min(2 * limit, WINDOW) and dead > limit and dead > RATIO * seen:
+        return f"{dead} of the newest {seen} runs dead"
+    return None

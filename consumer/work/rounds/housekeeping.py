@@ -9,6 +9,7 @@ from consumer.clock import Clock, is_set_within, rest, until_tick
 from consumer.errors import LedgerError
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers, lanes, runs
+from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.telemetry.logs import Condition
 from consumer.work.dispatch.breakers import Breakers
 from consumer.work.dispatch.dispatcher import Dispatcher
@@ -60,6 +61,7 @@ class Housekeeping:
         self._waiting = WaitingHandlers(database, breakers)
         self._clock_set_back = ClockSetBack(database, clock)
         self._looked_up_to: lanes.Lane | None = None
+        self._paused = Paused()
         self._untidy = Condition("housekeeping_failed")
         pauser.on_pause = self._pause_here
 
@@ -74,7 +76,7 @@ class Housekeeping:
                     is_news = brings_new(self._registry, await handlers.everyone(session), now)
                     await handlers.register(session, self._registry.handlers, now)
                     paused = await handlers.paused(session)
-                self._honour(paused)  # before the first batch: it may hold what a handler was paused for
+                self._honour(paused.of)  # before the first batch: it may hold what a handler was paused for
                 if is_news:
                     await rest(self._clock, LOOK_EVERY_S, stop)  # until the others have looked
                 away.over()
@@ -108,12 +110,11 @@ class Housekeeping:
         await self._waiting.tell(anew=renew)
         async with self._database.reading() as session:
             paused = await handlers.paused(session)
-            parked = await lanes.stranded(session, self._looked_up_to)
+            parked = await lanes.stranded(session, self._first_to_look_at(paused), held=paused.of)
             if renew:
                 await self._position.look(session)
-        paused |= self._pauser.unstored  # read last: one may have paused itself just now
-        self._honour(paused)
-        self._observer.paused(paused, [handler.name for handler in self._registry.handlers])
+        self._honour(paused.of, self._pauser.unstored)  # read last: one may have paused itself just now
+        self._observer.paused(self._paused.names, [handler.name for handler in self._registry.handlers])
         self._looked_up_to = parked.after
         if parked.stranded:
             await self._let_go(parked)
@@ -134,14 +135,29 @@ class Housekeeping:
         if released:
             self._dispatcher.wake()
 
-    def _honour(self, paused: frozenset[str]) -> None:
-        for name in self._dispatcher.paused - paused:
-            self._pauser.resumed(name)
-            self._breakers.forget(name)
-        if self._dispatcher.paused - paused:
-            self._dispatcher.wake()
-        self._ingest.paused = self._dispatcher.paused = paused
+    def _first_to_look_at(self, paused: Paused) -> lanes.Lane | None:
+        """Where something was parked because its handler was paused for its application, and is no longer."""
+        gone = self._paused.of - paused.of - self._pauser.unstored
+        resumed = sorted((name, application) for name, application in gone if application != ALL)
+        if not resumed:
+            return self._looked_up_to
+        name, application = resumed[0]
+        return (application, name, "")
 
-    def _pause_here(self, name: str) -> None:
+    def _honour(self, paused: frozenset[tuple[str, str]], unstored: frozenset[tuple[str, str]] = frozenset()) -> None:
+        """`unstored`: what the ledger does not have yet. Until then no claim knows for which application it is paused:
+        so long none of any is begun."""
+        now = Paused(paused | unstored)
+        for name, application in self._paused.of - now.of:
+            self._pauser.resumed(name, application)
+            self._breakers.forget(name, application)
+        self._paused = now
+        here = Paused(paused | {(name, ALL) for name, _ in unstored})
+        if self._dispatcher.paused.of - here.of:
+            self._dispatcher.wake()
+        self._ingest.paused = self._dispatcher.paused = here
+
+    def _pause_here(self, name: str, application: str) -> None:
         """At once; the ledger, and so the other workers, hear of it with the next housekeeping."""
-        self._ingest.paused = self._dispatcher.paused = self._dispatcher.paused | {name}
+        self._paused = Paused(self._paused.of | {(name, application)})
+        self._ingest.paused = self._dispatcher.paused = Paused(self._dispatcher.paused.of | {(name, ALL)})

@@ -107,6 +107,8 @@ def test_what_is_typed_as_it_is_printed_does_what_was_said() -> None:
     [paused] = judge(replace(WELL, paused_handlers=("shop:mail", "shop:ship")))
     assert "shop:mail, shop:ship" in paused.text
     assert "`consumer handlers resume NAME --reason …`" in paused.text
+    some = replace(WELL, paused_handlers=("shop:mail", "shop:ship"), paused_for={"shop:ship": ("far", "near")})
+    assert "paused: shop:mail, shop:ship only for far and near (" in judge(some)[0].text
 
 
 def test_what_stands_still_is_told_with_how_much_and_for_how_long() -> None:

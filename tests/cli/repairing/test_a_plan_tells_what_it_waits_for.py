@@ -80,25 +80,35 @@ async def test_a_plan_that_is_left_half_applied_is_told(sqlite_ledger: Database,
 
 
 # case: R7, R15
+@pytest.mark.parametrize(
+    ("words", "told", "listed"), [([], "", ""), (["--application", "default"], " for default", " of default")]
+)
 async def test_a_handler_of_the_plan_that_is_paused_is_named(
-    sqlite_ledger: Database, broker: Broker, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    sqlite_ledger: Database,
+    broker: Broker,
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    told: str,
+    listed: str,
 ) -> None:
     monkeypatch.setattr(apply, "STALLED_S", 0.5)
     shop = Shop(sqlite_ledger, broker)
     async with shop.with_dead_mail():
         plan = await shop.replaying().plan(handler="shop:mail")
-        paused = await asyncio.to_thread(desk.call, "handlers", "pause", "shop:mail", "--reason", "stocktaking")
+        paused = await asyncio.to_thread(desk.call, "handlers", "pause", "shop:mail", "--reason", "x", *words)
         assert paused.returncode == 0, paused.stderr
         with pytest.raises(ReplayStalled):
             await shop.replaying().apply(plan)
         done = await asyncio.to_thread(desk.call, "replay", "apply", plan["id"], "--reason", "why", "--yes")
         assert done.returncode == 1
-        assert "shop:mail is paused: this waits for `consumer handlers resume shop:mail --reason …`" in done.stderr
+        cure = " ".join(["consumer handlers resume shop:mail", *words, "--reason …"])
+        assert f"shop:mail is paused{told}: this waits for `{cure}`" in done.stderr
         last = done.stderr.splitlines()[-1]
         assert last.startswith("error[replay_stalled]: A handler of the plan is paused"), last
-        assert "paused=shop:mail" in last
+        assert f"paused=shop:mail{listed}" in last.replace('"', "")
         monkeypatch.setattr(apply, "STALLED_S", 60.0)
-        resumed = await asyncio.to_thread(desk.call, "handlers", "resume", "shop:mail", "--reason", "done")
+        resumed = await asyncio.to_thread(desk.call, "handlers", "resume", "shop:mail", "--reason", "done", *words)
         assert resumed.returncode == 0, resumed.stderr
         assert (await shop.replaying().apply(plan)).is_as_planned
 

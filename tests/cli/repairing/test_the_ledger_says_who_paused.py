@@ -75,3 +75,42 @@ def test_what_a_handler_puts_off_for_ever_is_listed(desk: Desk, environ: dict[st
     assert listed.pop("fulfilment:order_paid")["reason"] == "no keys left"
     assert set(listed.values()) == {None}
     assert "wait for what they depend on: fulfilment:order_paid" in desk.call("status").stdout
+
+
+# case: H9, G8
+@pytest.mark.usefixtures("upgraded")
+def test_it_is_paused_for_one_application_and_listed_with_it(desk: Desk, environ: dict[str, str]) -> None:
+    name = "fulfilment:order_paid"
+    path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
+    with closing(sqlite3.connect(path)) as database, database:
+        at = "2026-01-01 00:00:00.000000"
+        columns = "name, plugin, types, code_version, first_seen_at, last_seen_at"
+        given = (name, "fulfilment", "order.paid", "", at, at)
+        database.execute(f"INSERT INTO handlers ({columns}) VALUES (?, ?, ?, ?, ?, ?)", given)
+    words = [name, "--application", "default", "--reason", "it sells junk"]
+    done = desk.call("handlers", "pause", *words, LOGNAME="ada")
+    assert (done.returncode, done.stdout) == (0, f"{name}: paused for default\n"), done.stderr
+    told = desk.call("handlers", "list").stdout
+    assert f"paused for default: {name}: since " in told
+    assert "by operator:ada: it sells junk" in told
+    [listed] = [one for one in desk.ask("handlers", "list")["handlers"] if one["name"] == name]
+    assert (listed["paused"], listed["paused_at"]) == (False, None)
+    [alone] = listed["paused_for"]
+    assert (alone["application"], alone["paused_by"], alone["paused_reason"]) == (
+        "default", "operator:ada", "it sells junk",
+    )  # fmt: skip
+    status = desk.call("status")
+    assert f"paused: {name} only for default (" in status.stdout
+    unknown = desk.call("handlers", "pause", name, "--application", "defualt", "--reason", "x")
+    assert (unknown.returncode, "there is no such application" in unknown.stderr) == (2, True)
+    resumed = desk.ask("handlers", "resume", *words)
+    assert resumed == {"handler": name, "state": "running", "application": "default"}
+    again = desk.call("handlers", "resume", *words)
+    assert (again.returncode, "it is not paused for this application alone" in again.stderr) == (1, True)
+    desk.ask("handlers", "pause", name, "--reason", "all")
+    refused = desk.call("handlers", "resume", *words)
+    assert (refused.returncode, "it is paused for all applications" in refused.stderr) == (1, True)
+    noted = desk.ask("audit", "list")["entries"][1:]
+    assert [(one["action"], one["application"]) for one in noted] == [
+        ("handler.resume", "default"), ("handler.pause", "default"),
+    ]  # fmt: skip

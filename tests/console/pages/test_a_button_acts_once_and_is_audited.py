@@ -121,6 +121,34 @@ async def test_what_is_dead_of_an_order_is_tried_again_where_it_is_explained(
     }
 
 
+async def test_a_handler_is_paused_for_one_shop_and_goes_on(sqlite_ledger: Database, pages: Pages) -> None:
+    # case: H9, G8
+    async with sqlite_ledger.transaction() as session:
+        await handlers.register(session, declared_in("handlers.fulfilment.handler"), facts.NOW)
+    name = "fulfilment:order_paid"
+    assert '<option value="other">for other</option>' in await text(pages, "/console/handlers")
+    sent = {"handler": name, "application": "other", "reason": "it sells junk"}
+    assert await press(pages, "pause", **sent) == (303, "/console/handlers?done=paused")
+    assert await press(pages, "pause", **sent) == (303, "/console/handlers?done=nothing")
+    seen = await text(pages, "/console/handlers")
+    assert "for other alone since" in seen
+    assert "by operator:console: it sells junk" in seen
+    (form,) = forms(seen, "Let other go on")
+    assert (form["handler"], form["application"]) == (name, "other")
+    async with sqlite_ledger.reading() as session:
+        assert (await handlers.paused(session)).of == {(name, "other")}
+    assert await press(pages, "resume", **{**form, "seen": "2026-01-01T00:00:00+00:00"}, reason="x") == (
+        303, "/console/handlers?done=nothing",
+    )  # fmt: skip
+    assert await press(pages, "resume", **form, reason="mended") == (303, "/console/handlers?done=resumed")
+    assert "for other alone" not in await text(pages, "/console/handlers")
+    assert (await press(pages, "pause", **{**sent, "application": "nobody"}))[0] == 404
+    assert [one[1:] for one in await entries(sqlite_ledger)] == [
+        ("handler.resume", f"handler:{name}", "mended"),
+        ("handler.pause", f"handler:{name}", "it sells junk"),
+    ]
+
+
 async def test_a_handler_is_paused_and_goes_on(sqlite_ledger: Database, pages: Pages) -> None:
     # case: H9
     async with sqlite_ledger.transaction() as session:

@@ -18,7 +18,7 @@ from tests.support.ledger.carried_out import CUSTOM, GENERIC, Plan, Steps, on_po
 
 SMALL = frozenset({
     "alembic_version", "revisions", "handlers", "leases", "processes", "budgets", "sequences", "bookmarks",
-    "access_brake", "chain_head", "log_positions",
+    "access_brake", "chain_head", "log_positions", "handler_pauses",
 })  # fmt: skip
 """Tables that do not grow with the business."""
 BOUNDED = frozenset({"hints", "quarantine"})

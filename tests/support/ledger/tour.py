@@ -25,6 +25,7 @@ from consumer.ledger.archiving.settled import Aged
 from consumer.ledger.audit import Noted
 from consumer.ledger.handling import dead, lanes, outbox, runs
 from consumer.ledger.handling.events import EventFilter
+from consumer.ledger.handling.handlers import ALL
 from consumer.ledger.leases import Lease
 from consumer.ledger.log_memory import TopicMemory
 from consumer.ledger.plans.candidates import Pair, PlanFilter
@@ -228,11 +229,14 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.handling.attempts.add": [{"attempts": [facts.attempt()]}],
     "ledger.handling.runs.claim_new": [{"added": facts.lane(1_000_001), "worker": "w", "now": NOW, "lease_s": 1.0}],
     "ledger.handling.attempts.ended_with": [{"run": _CLAIMED}],
-    "ledger.handling.lanes.stranded": [{}, {"after": ("default", HANDLER, "order:order-5")}],
+    "ledger.handling.lanes.stranded": [
+        {}, {"after": ("default", HANDLER, "order:order-5")}, {"held": {(HANDLER, "default")}},
+    ],
     "ledger.handling.runs.finish": [
         {"finished": [facts.finish(_CLAIMED)]}, {"finished": [facts.finish(_CLAIMED, RunStatus.RETRYING, next_s=1)]},
     ],
-    "ledger.handling.handlers.pause": [{"reason": "x"}],
+    "ledger.handling.handlers.pause": [{"reason": "x"}, {"reason": "x", "application": ALL}],
+    "ledger.handling.handlers.resume": [{}, {"application": ALL}],
     "ledger.handling.handlers.waiting_is_over": [{"answered": {HANDLER: NOW}}, {"answered": {}}],
     "ledger.handling.lanes.blocked": [{"keys": [("default", "order:order-5")]}],
     "ledger.handling.snapshots.newest": [{}],
@@ -270,7 +274,9 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "console.views.rows_of": [{"subject": "order-5", "closed_at": None}],
     "console.event_view.outcomes_of": [{"rows": [_row(EventRow, application="default", id="evt_5")]}],
     "console.explain.explain": [{"subject": ("order", "past_1000001"), "has_credentials": True}],
-    "console.operators.pausing.set_paused": [{"paused": paused, "reason": "x"} for paused in (True, False)],
+    "console.operators.pausing.set_paused": [
+        {"paused": paused, "reason": "x", "application": one} for paused in (True, False) for one in (None, "default")
+    ],
     "console.operators.quarantined.throw_away": [{"rows": [_QUARANTINED], "reason": "x"}],
     "console.operators.quarantined.take_out": [{"rows": [_QUARANTINED]}],
     "console.operators.words.check": [_WORD], "console.operators.words.say": [_WORD],

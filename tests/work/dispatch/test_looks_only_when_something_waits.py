@@ -18,6 +18,7 @@ from consumer.clock import DrivenClock
 from consumer.errors import HandlerTimeout, LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import events, queue, runs
+from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.plugin import Context, Event, Handler, handles
 from consumer.retry import Failure
 from consumer.work.dispatch import dispatcher as module
@@ -147,9 +148,9 @@ def test_there_is_room_for_what_the_handler_and_the_worker_may_begin(
 def test_there_is_no_room_for_what_may_not_begin() -> None:
     desk = Desk()
     assert [desk.it.room(name, 1) for name in (SHIP.name, NOTE.name, "shop:nobody")] == [1, 0, 0]
-    desk.it.paused = frozenset({SHIP.name})
+    desk.it.paused = Paused(frozenset({(SHIP.name, ALL)}))
     assert desk.it.room(SHIP.name, 1) == 0
-    desk.it.paused = frozenset()
+    desk.it.paused = Paused()
     desk.it._is_stopping = True
     assert desk.it.room(SHIP.name, 1) == 0
     desk.it._is_stopping = False
@@ -293,7 +294,7 @@ async def test_what_waits_is_given_back_for_each_reason_alone(monkeypatch: pytes
     desk.it._take(SHIP, [Claimed(run=run, event=order_paid(1), at_s=clock.monotonic())])
     match why:
         case "paused":
-            desk.it.paused = frozenset({SHIP.name})
+            desk.it.paused = Paused(frozenset({(SHIP.name, ALL)}))
         case "open":
             for _ in range(SHIP.breaker_after):
                 desk.breakers.judge(SHIP, result(SLIP).run, failed(ConnectionRefusedError()), clock.now())
@@ -352,7 +353,7 @@ async def test_a_projection_that_was_paused_since_its_claim_is_given_back(monkey
     desk, ledger, back = Desk(), cast(Any, Ledger()), list[Any]()
     run = result(SLIP).run
     desk.it._claimed[run.id] = run
-    desk.it.paused = frozenset({NOTE.name})
+    desk.it.paused = Paused(frozenset({(NOTE.name, ALL)}))
 
     async def gives_back(_: object, ids: list[Any], *, worker: str) -> None:
         back.append((ids, worker))

@@ -22,6 +22,7 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import dead, events, handlers, lanes, runs
 from consumer.ledger.handling.dead import DeadFilter
+from consumer.ledger.handling.handlers import ALL
 from consumer.ledger.handling.runs import ClaimedRun, Finish, Run
 from consumer.ledger.tables import RunRow, RunStatus
 from consumer.plugin import Context, Handler
@@ -72,7 +73,7 @@ class Lanes(RuleBasedStateMachine):
         # The model: what arrived, per lane in order of arrival.
         self.arrived: dict[tuple[str, str], list[str]] = {(h, k): [] for h in HANDLERS for k in KEYS}
         self.breakers = {worker: self.anew() for worker in WORKERS}
-        self.paused: set[str] = set()
+        self.paused: set[tuple[str, str]] = set()
         self.do(self.register())
 
     def anew(self) -> Breakers:
@@ -131,7 +132,7 @@ class Lanes(RuleBasedStateMachine):
 
         async def take() -> list[ClaimedRun]:
             async with self.database.transaction() as session:
-                if name in await handlers.paused(session) or not room:
+                if name in (await handlers.paused(session)).wholly or not room:
                     return []
                 return list(
                     await runs.claim(session, handler=name, worker=worker, limit=room, now=self.clock.now(),
@@ -140,7 +141,7 @@ class Lanes(RuleBasedStateMachine):
 
         claimed = self.do(take())
         for run in claimed:
-            assert name not in self.paused
+            assert self.paused.isdisjoint({(name, ALL), (name, run.application)})
             self.may_start(run)
             if put_off := self.breakers[worker].start(HANDLERS[name], run, self.clock.now()):
                 self.put_off(worker, run, put_off)
@@ -225,22 +226,23 @@ class Lanes(RuleBasedStateMachine):
         assert [before[one] for one in others] == [after[one] for one in others], "one shop says nothing of another"
         return judged
 
-    @rule(name=st.sampled_from(sorted(HANDLERS)), is_pause=st.booleans())
-    def pause_or_resume(self, name: str, is_pause: bool) -> None:
+    @rule(name=st.sampled_from(sorted(HANDLERS)), whose=st.sampled_from((ALL, "near", "far")), is_pause=st.booleans())
+    def pause_or_resume(self, name: str, whose: str, is_pause: bool) -> None:
         async def act() -> None:
             async with self.database.transaction() as session:
                 if is_pause:
-                    await handlers.pause(session, name, by="op", reason="model", now=self.clock.now())
+                    now = self.clock.now()
+                    await handlers.pause(session, name, by="op", reason="model", now=now, application=whose)
                 else:
-                    await handlers.resume(session, name)
+                    assert await handlers.resume(session, name, whose) == (whose == ALL or (name, whose) in self.paused)
 
         self.do(act())
         if is_pause:
-            self.paused.add(name)
+            self.paused.add((name, whose))
             return
-        self.paused.discard(name)
+        self.paused -= {(name, whose)} if whose != ALL else {(name, one) for one in (ALL, *SHOPS.values())}
         for worker in WORKERS:
-            self.breakers[worker].forget(name)
+            self.breakers[worker].forget(name, whose)
 
     @rule(worker=st.sampled_from(WORKERS))
     def crash(self, worker: str) -> None:
@@ -302,12 +304,14 @@ class Lanes(RuleBasedStateMachine):
         for worker in WORKERS:
             if self.held[worker]:
                 self.crash(worker)
-        before = [(row.event_id, row.status) for row in self.rows() if row.handler in self.paused]
-        for name in self.paused:
+        wholly = {name for name, whose in self.paused if whose == ALL}
+        before = [(row.event_id, row.status) for row in self.rows() if row.handler in wholly]
+        for name in wholly:
             self.claim("w1", name, 3)
-        assert before == [(row.event_id, row.status) for row in self.rows() if row.handler in self.paused]
-        for name in sorted(self.paused):
-            self.pause_or_resume(name, False)
+        assert before == [(row.event_id, row.status) for row in self.rows() if row.handler in wholly]
+        for name, whose in sorted(self.paused):
+            if (name, whose) in self.paused:  # who resumes it for all lifts what it was paused for alone
+                self.pause_or_resume(name, whose, False)
         for _ in range(4 * (self.count + 2)):
             self.clock.advance(LEASE_S + 10)
             self.keep_house()

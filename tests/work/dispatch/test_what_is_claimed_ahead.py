@@ -19,6 +19,7 @@ from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers, queue, runs
+from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import RunRow
@@ -308,7 +309,7 @@ async def test_a_claim_that_was_under_way_while_others_were_renewed(
     shop = Live(database, {}, application="default", more=[one])
     try:
         found, begun_s = shop._dispatcher, shop.clock.monotonic()
-        found.paused = frozenset({one.name})
+        found.paused = Paused(frozenset({(one.name, ALL)}))
         found._renewed_s = begun_s + 5
         found.take([replace(claimed(1), at_s=begun_s)])  # its commit took longer than that
         shop.clock.advance(SURE_S + 1)
@@ -349,7 +350,7 @@ async def test_what_is_being_given_back_is_not_begun(database: Database, monkeyp
 
     it = shop._dispatcher
     try:
-        it.paused = frozenset({found.name})
+        it.paused = Paused(frozenset({(found.name, ALL)}))
         await shop.arrive(order_paid(1))
         async with database.transaction() as session:
             mine = await runs.claim(session, handler=found.name, worker=it._worker, limit=1, now=shop.clock.now(),
@@ -359,7 +360,7 @@ async def test_what_is_being_given_back_is_not_begun(database: Database, monkeyp
         monkeypatch.setattr(it, "_database", Late())
         giving_back = asyncio.create_task(it.renew_claims())
         await eventually(lambda: it._database is database)
-        it.paused = frozenset()
+        it.paused = Paused()
         await it._claim()
         late.set()
         await giving_back

@@ -195,8 +195,9 @@ def test_so_many_dead_in_a_row_stop_a_batch_and_a_success_in_between_does_not() 
     unit, found = UnitOfWork(AT), list[bool]()
     for status in (RunStatus.DEAD, RunStatus.SUCCEEDED, RunStatus.DEAD, RunStatus.RETRYING, RunStatus.DEAD):
         unit.add(run_of(status))
-        found.append(unit.is_too_deadly(A))
+        found.append(unit.is_too_deadly(A, "default"))
     assert found == [False, False, False, False, True]
-    assert not unit.is_too_deadly(B)
-    assert not unit.is_too_deadly(replace(A, pause_after=0))
+    assert not unit.is_too_deadly(B, "default")
+    assert not unit.is_too_deadly(A, "far"), "another shop's go on"
+    assert not unit.is_too_deadly(replace(A, pause_after=0), "default")
     assert len(unit.runs) == 5

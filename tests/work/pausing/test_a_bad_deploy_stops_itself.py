@@ -115,11 +115,11 @@ def test_in_one_batch_too_a_success_ends_a_row_of_deaths() -> None:
         for seq, status in enumerate(statuses):
             event = f"evt_{seq}"
             unit.add(Run(application="a", event_id=event, handler=name, seq=seq, key="", status=status, blocking=False))
-        return unit.is_too_deadly(handler(2))
+        return unit.is_too_deadly(handler(2), "a")
 
     dead, succeeded, waits = RunStatus.DEAD, RunStatus.SUCCEEDED, RunStatus.RETRYING
     assert not too_deadly_after(dead, succeeded, dead)
     assert not too_deadly_after(dead, name="another")
     assert too_deadly_after(waits, dead)
-    assert not unit.is_too_deadly(handler(0)), "turned off"
+    assert not unit.is_too_deadly(handler(0), "a"), "turned off"
     assert not too_deadly_after(succeeded)

@@ -22,7 +22,9 @@ def handler(pause_after: int = 5, name: str = "h") -> Handler:
 
 
 def seen(rules: PauseRules, statuses: Sequence[RunStatus], *, hung: bool = False) -> list[str]:
-    return [reason for one in statuses if (reason := rules.saw(handler(), one, hung=hung)) is not None]
+    """The reasons for which it was to be paused."""
+    told = [reason for one in statuses for reason in (rules.hung("h", hung=hung), rules.saw(handler(), one))]
+    return [reason for reason in told if reason is not None]
 
 
 def test_five_that_hung_in_a_row() -> None:

@@ -16,6 +16,7 @@ from consumer.console.operators.pausing import set_paused
 from consumer.errors import HandlerEndsProcess
 from consumer.ledger import Database, processes
 from consumer.ledger.handling import dead, events, handlers, queue, runs
+from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import AttemptRow, RunRow, RunStatus
 from consumer.plugin import Context, Event, Handler, declared, handles
@@ -78,7 +79,7 @@ class Scene:
 
     def _pause(self, handler: str) -> None:
         self.deadly.append(handler)
-        self.dispatcher.paused |= {handler}
+        self.dispatcher.paused = Paused(self.dispatcher.paused.of | {(handler, ALL)})
 
     async def close(self) -> None:
         await self._executor.pool.close()
@@ -180,7 +181,7 @@ async def test_a_second_event_is_dead_too_and_pauses_the_handler(scene: Scene) -
             await scene.look()
     assert scene.deadly == ["test:ships"]
     assert [status for _, status, _ in await scene.standing()] == ["dead", "dead"]
-    scene.dispatcher.paused = frozenset()
+    scene.dispatcher.paused = Paused()
     scene.clock.advance(LATELY.total_seconds())
     await scene.come(3)
     for _ in range(ENDED_MAX):

@@ -13,6 +13,7 @@ from consumer.clock import DrivenClock
 from consumer.errors import HandlerTimeout, LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers
+from consumer.ledger.handling.handlers import ALL
 from consumer.ledger.tables import AuditRow, RunStatus
 from consumer.plugin import Context, Event, Handler
 from consumer.telemetry.loop_watch import Blocked
@@ -50,12 +51,15 @@ class World:
         nobody: Any = None
         self.pauser = Pauser(
             database=nobody, registry=registry, clock=DrivenClock(), observer=observer, worker="w",
-            on_pause=self.told.append,
+            on_pause=lambda name, _: self.told.append(name),
         )  # fmt: skip
 
     def takes(self, name: str, *statuses: RunStatus, attempts: int = 0, code: str | None = None) -> list[str]:
         """A batch with runs of this handler was stored; who was paused by then."""
-        runs = [SimpleNamespace(handler=name, attempts=attempts, code=code, status=status) for status in statuses]
+        runs = [
+            SimpleNamespace(application="default", handler=name, attempts=attempts, code=code, status=status)
+            for status in statuses
+        ]
         taken: Any = SimpleNamespace(runs=runs)
         self.pauser.taken(taken)
         return self.told
@@ -63,7 +67,7 @@ class World:
     def stores(self, name: str, status: RunStatus, *, code: str | None = None) -> list[str]:
         """A result of the dispatcher was stored; who was paused by then."""
         result: Any = SimpleNamespace(
-            finish=SimpleNamespace(run=SimpleNamespace(handler=name), status=status, code=code)
+            finish=SimpleNamespace(run=SimpleNamespace(handler=name, application="default"), status=status, code=code)
         )
         self.pauser.result(result)
         return self.told
@@ -78,7 +82,7 @@ def test_it_is_told_counted_and_kept_for_the_ledger_once(world: World) -> None:
     for _ in range(7):
         world.stores("acts", DEAD)
     assert (world.told, world.counted) == (["acts"], ["stopped acts"])
-    assert world.pauser.unstored == {"acts"}
+    assert world.pauser.unstored == {("acts", ALL)}
     world.pauser.resumed("acts")
     for _ in range(4):
         world.stores("acts", DEAD)
@@ -155,7 +159,7 @@ async def test_it_is_paused_in_the_ledger_once_for_its_first_reason_with_who_and
     async with sqlite_ledger.reading() as session:
         paused = await handlers.paused(session)
         audited = (await session.execute(select(AUDIT.c.actor, AUDIT.c.action, AUDIT.c.subject, AUDIT.c.reason))).all()
-    assert set(paused) == {"acts"}
+    assert paused.wholly == {"acts"}
     assert [tuple(row) for row in audited] == [("w1", "handler.pause", "handler:acts", "5 runs dead in a row")]
 
 
@@ -174,7 +178,7 @@ async def test_a_pause_that_the_ledger_did_not_take_is_kept(world: World, monkey
         world.stores("acts", DEAD)
     with pytest.raises(LedgerUnavailable):
         await world.pauser.store()
-    assert world.pauser.unstored == {"acts"}
+    assert world.pauser.unstored == {("acts", ALL)}
     broken = False
     for _ in range(2):
         await world.pauser.store()

@@ -17,6 +17,7 @@ from consumer.broker import GroupReport
 from consumer.broker.base import Lag, Partition, Record
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerError, BrokerUnavailable, ConsumerError, LedgerBehind, LedgerUnavailable
+from consumer.ledger.handling.handlers import Paused
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import RunStatus
 from consumer.work.ingest.ingest import Taken
@@ -41,7 +42,7 @@ class Said:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.paused: frozenset[str] = frozenset()
+        self.paused = Paused()
 
     def __getattr__(self, name: str) -> Any:
         return lambda *given: self.calls.append((name, *given))

@@ -16,6 +16,7 @@ from consumer.clock import DrivenClock
 from consumer.errors import BrokerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers, lanes
+from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.ledger.tables import HandlerRow, RunStatus
 from consumer.plugin import Context, Event, handles
 from consumer.retry import Failure
@@ -31,6 +32,7 @@ from tests.work.workshop import Workshop
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 HANDLERS = HandlerRow.__table__
 NAMES = ("test:ship", "test:note")
+PAUSED = Paused(frozenset({("test:ship", ALL)}))
 
 
 @handles("order.paid", name="test:ship")
@@ -68,8 +70,8 @@ async def test_what_is_paused_already_is_paused_before_its_first_batch(shop: Wor
     assert set(await column(shop.database, "last_seen_at")) == set(NAMES)
     await paused(shop.database, "test:ship")
     await second._housekeeping.register(asyncio.Event())
-    assert second._dispatcher.paused == second._housekeeping._ingest.paused == {"test:ship"}
-    assert first._dispatcher.paused == frozenset()
+    assert second._dispatcher.paused == second._housekeeping._ingest.paused == PAUSED
+    assert first._dispatcher.paused == Paused()
 
 
 # case: H9
@@ -77,14 +79,15 @@ async def test_what_is_paused_meanwhile_is_heard_of_by_the_next_round(shop: Work
     worker = shop.worker()
     await worker._housekeeping.register(asyncio.Event())
     await paused(shop.database, "test:note")
-    worker._pauser._unstored["test:ship"] = "5 runs dead in a row"
+    worker._pauser._unstored["test:ship", ALL] = "5 runs dead in a row"
     await worker._housekeeping._tidy(renew=False)
-    assert worker._dispatcher.paused == worker._housekeeping._ingest.paused == set(NAMES)
+    assert worker._dispatcher.paused == worker._housekeeping._ingest.paused
+    assert worker._dispatcher.paused.wholly == set(NAMES)
     assert (await column(shop.database, "paused_by"))["test:ship"] == "guard"
     async with shop.database.transaction() as session:
         await handlers.resume(session, "test:note")
     await worker._housekeeping._tidy(renew=False)
-    assert worker._dispatcher.paused == {"test:ship"}
+    assert worker._dispatcher.paused == PAUSED
 
 
 # case: R14
@@ -104,7 +107,7 @@ async def test_what_waits_behind_nothing_is_looked_for_lane_by_lane(
     asked: list[Any] = []
     pages: list[Any] = [SimpleNamespace(stranded=[], after=one) for one in (("default", "order:1", "x"), None)]
 
-    async def stranded(_: object, after: object) -> Any:
+    async def stranded(_: object, after: object, *, held: object) -> Any:
         asked.append(after)
         return pages[(len(asked) - 1) % 2]
 
@@ -231,7 +234,7 @@ async def test_its_parts_are_told_what_concerns_them(shop: Workshop) -> None:
     for _ in range(3):
         worker._watchdog._on_cut(Harm(handler="test:note", seconds=5.0, at="here"))
     assert "test:note" in worker._dispatcher._hung
-    assert worker._pauser.unstored == {"test:note"}
+    assert worker._pauser.unstored == {("test:note", ALL)}
     for status, wakes in ((RunStatus.SUCCEEDED, False), (RunStatus.RETRYING, False), (RunStatus.DEAD, True)):
         worker._dispatcher._observe(result(status, "rejected"))
         assert worker._dead_letters._wake.is_set() is wakes
@@ -244,13 +247,13 @@ async def test_one_that_pauses_itself_while_the_ledger_is_asked_stays_paused(
     worker, real = shop.worker(), lanes.stranded
     await worker._housekeeping.register(asyncio.Event())
 
-    async def stranded(*given: Any) -> Any:
+    async def stranded(*given: Any, **more: Any) -> Any:
         worker._pauser._pause("test:ship", "5 runs dead in a row")
-        return await real(*given)
+        return await real(*given, **more)
 
     monkeypatch.setattr(lanes, "stranded", stranded)
     await worker._housekeeping._tidy(renew=False)
-    assert worker._dispatcher.paused == worker._housekeeping._ingest.paused == {"test:ship"}
+    assert worker._dispatcher.paused == worker._housekeeping._ingest.paused == PAUSED
 
 
 # case: O8

@@ -14,6 +14,7 @@ from consumer.broker.base import Lag
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerUnavailable, LedgerError, LedgerUnavailable
 from consumer.ledger import Database
+from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.telemetry.loop_watch import Blocked
 from consumer.work import worker as worker_module
 from consumer.work.rounds import housekeeping as module
@@ -87,17 +88,19 @@ async def test_housekeeping_ends_with_its_round() -> None:
 # case: H9
 async def test_who_may_go_on_is_forgotten_by_the_guard_and_looked_for() -> None:
     bench = Bench()
-    bench.house._honour(frozenset({"a", "b"}))
-    assert bench.ingest.paused == bench.dispatcher.paused == {"a", "b"}
+    bench.house._honour(frozenset({("a", ALL), ("a", "far"), ("b", ALL)}))
+    assert bench.ingest.paused == bench.dispatcher.paused
+    assert bench.dispatcher.paused.wholly == {"a", "b"}
     assert (bench.pauser.calls, bench.dispatcher.calls) == ([], [])
-    bench.house._honour(frozenset({"b"}))
-    assert bench.ingest.paused == bench.dispatcher.paused == {"b"}
-    assert (bench.pauser.calls, bench.breakers.calls) == ([("resumed", "a")], [("forget", "a")])
+    bench.house._honour(frozenset({("a", "far"), ("b", ALL)}))
+    assert bench.ingest.paused == bench.dispatcher.paused == Paused(frozenset({("a", "far"), ("b", ALL)}))
+    assert (bench.pauser.calls, bench.breakers.calls) == ([("resumed", "a", ALL)], [("forget", "a", ALL)])
     assert bench.dispatcher.calls == [("wake",)]
-    bench.house._honour(frozenset({"b"}))
+    bench.house._honour(frozenset({("a", "far"), ("b", ALL)}))
     assert len(bench.dispatcher.calls) == 1
-    bench.pauser.on_pause("c")
-    assert bench.ingest.paused == bench.dispatcher.paused == {"b", "c"}
+    bench.pauser.on_pause("c", "far")
+    assert bench.ingest.paused == bench.dispatcher.paused
+    assert bench.dispatcher.paused.wholly == {"b", "c"}
 
 
 async def test_how_far_it_is_behind_is_measured_and_what_keeps_it_from_that_is_said() -> None:

@@ -162,7 +162,7 @@ async def test_one_that_waits_for_its_migration_says_that_and_the_command(enviro
     async with older_code(environ) as database:
         async with database.transaction() as session:
             await session.execute(text(f"ALTER TABLE {SettledHintRow.__tablename__} DROP COLUMN older"))
-            await session.execute(text("DELETE FROM revisions WHERE id = 'ledger_0025'"))
+            await session.execute(text("DELETE FROM revisions WHERE id = 'ledger_0026'"))
         async with database.reading() as session:
             await watch.look(session)
     refusal = watch.refusal()

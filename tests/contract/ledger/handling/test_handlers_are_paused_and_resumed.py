@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import replace
 
 from consumer.ledger import Database, health
-from consumer.ledger.handling import handlers
+from consumer.ledger.handling import handlers, queue, runs
 from consumer.ledger.tables import REASON_CHARS, RunStatus
 from consumer.plugin import Context, Event, Handler
-from tests.contract.ledger.facts import HANDLER, NOW, later, persistently, run, store
+from tests.contract.ledger.facts import HANDLER, NOW, claim, end, finish, later, persistently, run, store
+from tests.support.ledger.parked import release_stranded
 
 
 async def _nothing(event: Event, ctx: Context) -> None:
@@ -27,7 +28,7 @@ async def register(database: Database, *given: Handler, at_s: float = 0) -> None
 
 async def paused(database: Database) -> frozenset[str]:
     async with database.reading() as session:
-        return await handlers.paused(session)
+        return (await handlers.paused(session)).wholly
 
 
 async def pause(database: Database, name: str, reason: str = "the warehouse is closed") -> bool:
@@ -98,3 +99,108 @@ async def test_one_that_was_noted_to_wait_holds_up_what_waits_of_it_and_nothing_
     await store(database, run(1), replace(run(1, handler="shop:mail"), status=RunStatus.DEAD))
     async with database.reading() as session:
         assert (await health.figures(session, NOW)).waiting_handlers == (HANDLER,)
+
+
+async def pause_for(database: Database, application: str, *, name: str = HANDLER) -> bool:
+    async with database.transaction() as session:
+        return await handlers.pause(session, name, by="ops", reason="far sells junk", now=NOW, application=application)
+
+
+def of(application: str, number: int, *, due_s: float = 0.0) -> runs.Run:
+    """A run with a lane of its own."""
+    return run(number, key=f"order:{number}", application=application, due_s=due_s)
+
+
+# case: H9
+async def test_one_that_is_paused_for_an_application_gets_no_claim_of_it_and_goes_on_for_others(
+    database: Database,
+) -> None:
+    await register(database, handler(HANDLER))
+    await store(database, of("far", 1, due_s=-9), of("near", 2, due_s=-5), of("far", 3, due_s=-7), of("far", 4))
+    assert await pause_for(database, "far")
+    assert [one.seq for one in await claim(database, limit=2)] == [2]
+    added = [of("far", 5), of("near", 6)]
+    async with database.transaction() as session:
+        await runs.add(session, added, NOW)
+        assert [one.seq for one in await runs.claim_new(session, added, worker="one", now=NOW, lease_s=15)] == [6]
+    assert await claim(database, "two") == []
+    async with database.transaction() as session:
+        assert await release_stranded(session, NOW) == 0, "nothing lets it go while it is paused"
+        assert await handlers.resume(session, HANDLER, "far")
+        assert await release_stranded(session, NOW) == 4
+    assert [one.seq for one in await claim(database, "two")] == [1, 3, 4, 5], "in the order in which they came"
+
+
+# case: H9
+async def test_however_many_wait_of_one_application_others_are_found_behind_them_by_one_claim(
+    database: Database,
+) -> None:
+    await register(database, handler(HANDLER))
+    await store(database, *(of("far", number, due_s=-9) for number in range(1, 3 * runs.PUT_ASIDE_AT_ONCE)))
+    await store(database, of("near", 9001, due_s=-1))
+    await pause_for(database, "far")
+    assert [one.seq for one in await claim(database, limit=1)] == [9001]
+    async with database.reading() as session:
+        assert await queue.next_due(session, NOW) == {}, "and nobody looks for them again and again"
+
+
+# case: H9
+async def test_what_of_it_is_being_worked_on_comes_to_its_end_and_what_is_behind_waits(database: Database) -> None:
+    await register(database, handler(HANDLER))
+    behind = replace(of("far", 2), key="order:1", status=RunStatus.PARKED, next_at=None)
+    await store(database, of("far", 1), behind)
+    [begun] = await claim(database)
+    await pause_for(database, "far")
+    await end(database, "one", finish(begun))
+    assert await claim(database, at_s=2) == []
+    async with database.reading() as session:
+        found = [one for number in (1, 2) for one in await runs.of_event(session, "far", f"evt_{number}")]
+    assert [one.status for one in found] == ["succeeded", "parked"]
+
+
+# case: H9
+async def test_what_a_worker_left_behind_before_it_was_paused_counts_no_more(database: Database) -> None:
+    await register(database, handler(HANDLER))
+    await store(database, of("far", 1))
+    async with database.transaction() as session:
+        [left] = await runs.claim(session, handler=HANDLER, worker="gone", limit=1, now=NOW, lease_s=5, alone=True)
+    await pause_for(database, "far")
+    assert await claim(database, at_s=6) == []
+    async with database.transaction() as session:
+        await handlers.resume(session, HANDLER, "far")
+        await release_stranded(session, later(7))
+    assert [(one.seq, one.left_by) for one in await claim(database, at_s=8)] == [(left.seq, None)]
+
+
+# case: H9
+async def test_who_lets_it_go_on_for_all_lifts_what_it_was_paused_for_alone(database: Database) -> None:
+    await register(database, handler(HANDLER), handler("shop:mail"))
+    assert not await pause_for(database, "far", name="shop:nobody")
+    for application in ("far", "near"):
+        assert await pause_for(database, application)
+    assert await pause_for(database, "far", name="shop:mail")
+    async with database.transaction() as session:
+        found = await handlers.paused(session)
+        assert found.of == {(HANDLER, "far"), (HANDLER, "near"), ("shop:mail", "far")}
+        assert (found.wholly, found.only(HANDLER)) == (frozenset(), ("far", "near"))
+        assert not await handlers.resume(session, HANDLER, "other")
+        assert await handlers.resume(session, HANDLER, "near")
+        assert (await handlers.paused(session)).only(HANDLER) == ("far",)
+        await handlers.pause(session, HANDLER, by="ops", reason="all", now=NOW)
+        assert await handlers.resume(session, HANDLER)
+        assert (await handlers.paused(session)).of == {("shop:mail", "far")}
+        assert [(one.handler, one.application, one.paused_by) for one in await handlers.pauses(session)] == [
+            ("shop:mail", "far", "ops")
+        ]
+
+
+# case: H9, O5
+async def test_the_figures_say_for_which_and_call_overdue_what_waits_for_others(database: Database) -> None:
+    await register(database, handler(HANDLER))
+    await store(database, of("far", 1, due_s=-900), of("near", 2, due_s=-60))
+    await pause_for(database, "far")
+    assert [one.seq for one in await claim(database, limit=1)] == [2]
+    async with database.reading() as session:
+        found = await health.figures(session, NOW)
+    assert (found.paused_handlers, found.paused_for) == ((HANDLER,), {HANDLER: ("far",)})
+    assert (found.retrying, found.parked, found.oldest_due_at) == (1, 1, later(-60))

@@ -1,0 +1,159 @@
+"""One shop's dead runs pause nobody else's: the handler waits for that shop alone, the others' orders are shipped."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from sqlalchemy import select
+
+from consumer.broker import Broker
+from consumer.errors import LedgerUnavailable
+from consumer.ledger import Database
+from consumer.ledger.handling import handlers
+from consumer.ledger.handling.handlers import Paused
+from consumer.ledger.tables import AuditRow, RunStatus
+from consumer.plugin import Context, Event, Handler, handles
+from consumer.work.pausing import pauser
+from consumer.work.pausing.rules import PauseRules
+from tests.support.ports import eventually
+from tests.work.workshop import Workshop, order_paid
+
+SHOPS = ("far", "near")
+EVENTS = 30
+DEAD, DONE = RunStatus.DEAD, RunStatus.SUCCEEDED
+
+
+async def paused(database: Database) -> Paused:
+    async with database.reading() as session:
+        return await handlers.paused(session)
+
+
+# case: H9, R10
+@pytest.mark.parametrize("transactional", [True, False])
+async def test_the_others_go_on_and_it_does_when_it_is_resumed(
+    database: Database, broker: Broker, transactional: bool
+) -> None:
+    mended = False
+
+    @handles("order.paid", name="test:ship", attempts=1, pause_after=5, concurrency=4, transactional=transactional)
+    async def ship(event: Event, ctx: Context) -> None:
+        if event.application == "far" and not mended:
+            raise KeyError("an article without a weight")
+
+    shop = Workshop(database, broker, [ship], applications=SHOPS)
+    wanted = [order_paid(f"{one}{number}", application=one) for number in range(EVENTS) for one in SHOPS]
+
+    async def how(application: str, status: str) -> int:
+        return [(run.application, run.status) for run in await shop.runs("ship")].count((application, status))
+
+    async def near_is_done() -> bool:
+        return await how("near", "succeeded") >= 2 * EVENTS
+
+    async def far_is_paused() -> bool:
+        return (await paused(database)).of == {("test:ship", "far")}
+
+    async def far_is_done() -> bool:
+        return await how("far", "succeeded") + await how("far", "dead") == EVENTS
+
+    await shop.publish(*wanted)
+    async with shop.working() as worker:
+        await eventually(far_is_paused, within_s=20)
+        await shop.publish(*[order_paid(f"more{number}", application="near") for number in range(EVENTS)])
+        await eventually(near_is_done, within_s=20)
+        assert (await paused(database)).of == {("test:ship", "far")}
+        died = await how("far", "dead")
+        assert 5 <= died < EVENTS
+        assert await how("far", "succeeded") == 0
+        await eventually(lambda: worker._housekeeping._paused.of == {("test:ship", "far")}, within_s=10)
+        assert shop.figure("consumer_work_handler_stopped_total", handler="ship") == 1
+        async with database.reading() as session:
+            noted = (await session.execute(select(AuditRow))).scalars().all()
+        assert [(one.application, one.action, one.subject) for one in noted] == [
+            ("far", "handler.pause", "handler:test:ship")
+        ]
+        mended = True
+        async with database.transaction() as session:
+            assert await handlers.resume(session, "test:ship", "far")
+        await eventually(far_is_done, within_s=20)
+    assert (await how("far", "dead"), await how("near", "succeeded")) == (died, 2 * EVENTS)
+
+
+# case: H9
+async def test_a_worker_that_has_not_heard_of_it_begins_nothing_of_that_shop(
+    database: Database, broker: Broker
+) -> None:
+    begun = Counter[str]()
+
+    @handles("order.paid", name="test:ship", concurrency=2)
+    async def ship(event: Event, ctx: Context) -> None:
+        begun[event.application] += 1
+
+    shop = Workshop(database, broker, [ship], applications=SHOPS)
+    worker = shop.worker()
+    async with database.transaction() as session:
+        await handlers.register(session, worker._housekeeping._registry.handlers, shop.clock.now())
+        await handlers.pause(session, "test:ship", by="op", reason="x", now=shop.clock.now(), application="far")
+    assert worker._dispatcher.paused == Paused()
+    await worker._ingest.take([])
+    await shop.publish(*[order_paid(f"{one}{number}", application=one) for number in range(9) for one in SHOPS])
+    async with shop.working():
+        await eventually(lambda: begun["near"] == 9, within_s=20)
+    assert begun == {"near": 9}
+
+
+# case: H9
+async def test_a_pause_for_one_shop_that_the_ledger_did_not_take_holds_it_until_it_does(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is stored no claim knows of it: so long the handler begins nothing here; then it goes on for others."""
+
+    @handles("order.paid", name="test:ship", pause_after=3)
+    async def ship(event: Event, ctx: Context) -> None:
+        """Nothing."""
+
+    shop, real = Workshop(database, broker, [ship], applications=SHOPS), pauser.pause_in
+    worker = shop.worker()
+    house = worker._housekeeping
+    async with database.transaction() as session:
+        await handlers.register(session, house._registry.handlers, shop.clock.now())
+
+    async def broken(*_: object, **__: object) -> None:
+        raise LedgerUnavailable
+
+    monkeypatch.setattr(pauser, "pause_in", broken)
+    found = house._registry.get("test:ship")
+    assert found is not None
+    for _ in range(3):
+        worker._pauser._ended(found, "far", DEAD)
+    with pytest.raises(LedgerUnavailable):
+        await house._tidy(renew=False)
+    assert worker._dispatcher.paused.holds("test:ship", "near"), "it is not known there for whom"
+    monkeypatch.setattr(pauser, "pause_in", real)
+    await house._tidy(renew=False)
+    assert worker._dispatcher.paused.of == worker._ingest.paused.of == {("test:ship", "far")}
+    assert (await paused(database)).of == {("test:ship", "far")}
+    for _ in range(3):
+        worker._pauser._ended(found, "near", DEAD)
+    assert worker._pauser.unstored == {("test:ship", "near")}, "each for itself"
+
+
+async def nothing(event: Event, ctx: Context) -> None:
+    return None
+
+
+def test_each_shops_dead_are_counted_alone_and_what_a_process_suffers_for_all() -> None:
+    rules, ship = PauseRules(), Handler(name="h", types=("*",), function=nothing, pause_after=3)
+    for _ in range(2):
+        assert [rules.saw(ship, DEAD, one) for one in SHOPS] == [None, None]
+    assert rules.saw(ship, DONE, "near") is None
+    assert rules.saw(ship, DEAD, "far") == "3 runs dead in a row"
+    assert [rules.saw(ship, DEAD, "far"), rules.saw(ship, DEAD, "near")] == [None, None]
+    assert rules.lost("h", 3) == "blocked 3 event loops for good"
+    assert rules.saw(ship, DEAD, "near") is None, "it is paused for all"
+    rules.forget("h")
+    assert [rules.saw(ship, DEAD, "near") for _ in range(3)][-1] == "3 runs dead in a row"
+    assert [rules.saw(ship, DEAD, "far") for _ in range(2)] == [None, None]
+    rules.forget("h", "near")
+    assert rules.saw(ship, DEAD, "far") == "3 runs dead in a row", "another's record stays"
+    assert [rules.saw(ship, DEAD, "near") for _ in range(3)] == [None, None, "3 runs dead in a row"]
