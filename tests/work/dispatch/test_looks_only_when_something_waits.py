@@ -276,7 +276,7 @@ async def test_who_found_less_than_there_is_room_for_has_caught_up_and_knows_whe
     assert desk.it._caught_up == ({SHIP.name, NOTE.name} if is_caught_up else {NOTE.name})
 
 
-@pytest.mark.parametrize("why", [None, "paused", "open", "failing", "stuck", "lost"])
+@pytest.mark.parametrize("why", [None, "paused", "paused-for-it", "open", "failing", "stuck", "lost"])
 async def test_what_waits_is_given_back_for_each_reason_alone(monkeypatch: pytest.MonkeyPatch, why: str | None) -> None:
     # case: H9, R11
     desk, back = Desk(), list[tuple[str, list[Any]]]()
@@ -295,6 +295,8 @@ async def test_what_waits_is_given_back_for_each_reason_alone(monkeypatch: pytes
     match why:
         case "paused":
             desk.it.paused = Paused(frozenset({(SHIP.name, ALL)}))
+        case "paused-for-it":
+            desk.it.paused = Paused(frozenset({(SHIP.name, run.application), (NOTE.name, ALL)}))
         case "open":
             for _ in range(SHIP.breaker_after):
                 desk.breakers.judge(SHIP, result(SLIP).run, failed(ConnectionRefusedError()), clock.now())
@@ -312,6 +314,21 @@ async def test_what_waits_is_given_back_for_each_reason_alone(monkeypatch: pytes
     assert (run.id in desk.it._claimed) is (why is None)
     assert desk.wakes() is (why is not None)
     assert desk.it._ahead.count(SHIP.name) == (1 if why is None else 0)
+
+
+# case: H9
+async def test_what_its_application_is_paused_for_is_not_begun_and_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claimed before it was heard of, both are given back: the next claim takes the other's alone."""
+    desk, begun = Desk(), list[str]()
+    monkeypatch.setattr(desk.it, "_start", lambda handler, one: begun.append(one.run.application))
+    both = [replace(result(SLIP).run, application=one) for one in ("far", "near")]
+    desk.it.paused = Paused(frozenset({(SHIP.name, "far")}))
+    desk.it._take(SHIP, [Claimed(run=one, event=order_paid(1), at_s=desk.it._clock.monotonic()) for one in both])
+    assert (begun, desk.wakes()) == ([], True)
+    desk.it._ahead.clear(SHIP.name)
+    desk.it._claimed.clear()
+    desk.it._take(SHIP, [Claimed(run=both[1], event=order_paid(1), at_s=desk.it._clock.monotonic())])
+    assert begun == ["near"]
 
 
 @pytest.mark.parametrize(

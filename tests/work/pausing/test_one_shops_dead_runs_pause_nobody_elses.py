@@ -138,6 +138,29 @@ async def test_a_pause_for_one_shop_that_the_ledger_did_not_take_holds_it_until_
     assert worker._pauser.unstored == {("test:ship", "near")}, "each for itself"
 
 
+# case: H9
+async def test_one_that_was_resumed_before_its_worker_looked_is_paused_again(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @handles("order.paid", name="test:ship", pause_after=3)
+    async def ship(event: Event, ctx: Context) -> None:
+        """Nothing."""
+
+    async def resumed_at_once(*_: object, **__: object) -> None:
+        """An operator lifts it between its storing and the look."""
+
+    worker = Workshop(database, broker, [ship], applications=SHOPS).worker()
+    found = worker._housekeeping._registry.get("test:ship")
+    assert found is not None
+    monkeypatch.setattr(pauser, "pause_in", resumed_at_once)
+    for _ in range(2):
+        for _ in range(3):
+            worker._pauser._ended(found, "far", DEAD)
+        assert worker._pauser.unstored == {("test:ship", "far")}
+        await worker._housekeeping._tidy(renew=False)
+        assert worker._dispatcher.paused == Paused()
+
+
 async def nothing(event: Event, ctx: Context) -> None:
     return None
 
