@@ -25,6 +25,7 @@ from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import AuditNote, Context, Handler, ReadRequest
 from consumer.telemetry.way import onwards
+from consumer.work.pausing.rules import is_of_several
 from consumer.work.transition import Transition
 
 SEEDED: Final = Transition(status=RunStatus.SKIPPED, blocking=False, attempts=0, code="seeded")
@@ -59,6 +60,7 @@ class UnitOfWork:
     reads: dict[str, list[ReadRequest]] = field(default_factory=dict)
     notes: list[Noted] = field(default_factory=list)
     dead_in_a_row: Counter[tuple[str, str]] = field(default_factory=Counter)
+    dead_rows: dict[str, list[str]] = field(default_factory=dict)
     timers: set[EventKey] = field(default_factory=set)
     withdrawn: set[EventKey] = field(default_factory=set)
     relayed: int = 0
@@ -68,13 +70,16 @@ class UnitOfWork:
         self.runs.append(run)
         if run.status is RunStatus.DEAD:
             self.dead_in_a_row[run.handler, run.application] += 1
+            self.dead_rows.setdefault(run.handler, []).append(run.application)
         elif run.status is RunStatus.SUCCEEDED and self.dead_in_a_row:
             self.dead_in_a_row[run.handler, run.application] = 0
+            self.dead_rows.pop(run.handler, None)
 
     def is_too_deadly(self, handler: Handler, application: str) -> bool:
-        """Whether as many of the handler's newest runs here of this application are dead as pause it: then it must not
-        go on like that."""
-        return bool(handler.pause_after) and self.dead_in_a_row[handler.name, application] >= handler.pause_after
+        """Whether as many of the handler's newest runs here are dead as pause it, of this application or of several:
+        then it must not go on like that."""
+        limit, row = handler.pause_after, self.dead_rows.get(handler.name, ())
+        return 0 < limit <= self.dead_in_a_row[handler.name, application] or is_of_several(row, limit)
 
     async def store(self, session: AsyncSession, done_at: datetime) -> None:
         """Write everything; the order keeps locks in one order on every worker. `done_at`: a time after the last call,

@@ -29,8 +29,8 @@ _log = structlog.get_logger(__name__)
 
 class Pauser:
     """`on_pause` is told at once which handler must not start anything any more, and for which application (ALL: for
-    all). `applications`: those that are set up; where there are several, one's dead runs
-    pause the handler for that one alone."""
+    all). `applications`: those that are set up; where there are several, one's dead runs pause the handler for that
+    one alone."""
 
     def __init__(
         self,
@@ -118,6 +118,8 @@ class Pauser:
     def _ended(self, handler: Handler, application: str, status: RunStatus) -> None:
         whose = application if self._are_several else ALL
         self._pause(handler.name, self._rules.saw(handler, status, whose), whose)
+        if self._are_several:
+            self._pause(handler.name, self._rules.saw_of_several(handler, status, whose))
 
     def _pause(self, name: str, reason: str | None, application: str = ALL) -> None:
         if reason is None:

@@ -1,14 +1,15 @@
 """Pause rules: when a handler stops itself. A bad deploy must not empty the topic into the dead letters. Pure.
 
 Per handler, application and process: dead runs in a row, and the share of dead ones among the newest; what pauses it
-for that application alone. Per handler and process: attempts in a row that hung in a transaction, loops lost or
-blocked. Each has a limit, and passing it gives the reason for which the handler is paused, until an operator resumes
-it.
+for that application alone. Per handler and process: dead runs in a row that are of several applications, attempts in a
+row that hung in a transaction, loops lost or blocked. Each has a limit, and passing it gives the reason for which the
+handler is paused, until an operator resumes it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from consumer.ledger.handling.handlers import ALL
@@ -43,6 +44,7 @@ class Record:
     """What is remembered of one handler."""
 
     deaths: dict[str, Deaths] = field(default_factory=dict)
+    row: list[str] = field(default_factory=list)
     hangs_in_a_row: int = 0
     blocks: int = 0
     cuts: int = 0
@@ -65,7 +67,9 @@ class PauseRules:
     def forget(self, handler: str, application: str = ALL) -> None:
         """The handler was resumed, or for this application alone: it starts with a clean record."""
         if application != ALL:
-            self._records.get(handler, Record()).deaths.pop(application, None)
+            record = self._records.get(handler, Record())
+            record.deaths.pop(application, None)
+            record.row = [one for one in record.row if one != application]
             self._stopped.discard((handler, application))
             return
         self._records.pop(handler, None)
@@ -90,6 +94,20 @@ class PauseRules:
         if status is not RunStatus.DEAD or not handler.pause_after or (reason := _judge(handler, deaths)) is None:
             return None
         return self._stop(handler.name, reason, application)
+
+    def saw_of_several(self, handler: Handler, status: RunStatus, application: str) -> str | None:
+        """The same, where several applications are set up: why to pause the handler for all of them, or None. What dies
+        in a row for several is no shop's own fault. Those for which it is paused already do not count."""
+        record = self._records.setdefault(handler.name, Record())
+        if status is RunStatus.SUCCEEDED:
+            record.row.clear()
+        if status is not RunStatus.DEAD or (handler.name, application) in self._stopped:
+            return None
+        record.row.append(application)
+        row = [one for one in record.row if (handler.name, one) not in self._stopped]
+        if not is_of_several(row, handler.pause_after):
+            return None
+        return self._stop(handler.name, f"{len(row)} runs dead in a row, of {len(set(row))} applications")
 
     def blocked(self, handler: str) -> str | None:
         """A transactional handler blocked the worker's own loop."""
@@ -127,6 +145,14 @@ class PauseRules:
             return None
         self._stopped.add((handler, application))
         return reason
+
+
+def is_of_several(row: Sequence[str], limit: int) -> bool:
+    """Whether so many died in a row, by their applications, where none counts for more than half."""
+    if not 0 < limit <= len(row):
+        return False
+    counted = Counter(row).values()
+    return len(counted) > 1 and sum(min(count, (limit + 1) // 2) for count in counted) >= limit
 
 
 def _judge(handler: Handler, deaths: Deaths) -> str | None:

@@ -201,3 +201,10 @@ def test_so_many_dead_in_a_row_stop_a_batch_and_a_success_in_between_does_not() 
     assert not unit.is_too_deadly(A, "far"), "another shop's go on"
     assert not unit.is_too_deadly(replace(A, pause_after=0), "default")
     assert len(unit.runs) == 5
+    unit = UnitOfWork(AT)
+    for application in ("near", "far"):
+        assert not unit.is_too_deadly(A, "other")
+        unit.add(replace(run_of(RunStatus.DEAD), application=application))
+    assert unit.is_too_deadly(A, "other"), "what dies for several is no shop's own fault"
+    unit.add(replace(run_of(RunStatus.SUCCEEDED), application="near"))
+    assert not unit.is_too_deadly(A, "other")

@@ -161,6 +161,56 @@ async def test_one_that_was_resumed_before_its_worker_looked_is_paused_again(
         assert worker._dispatcher.paused == Paused()
 
 
+# case: H9
+@pytest.mark.parametrize("transactional", [True, False])
+async def test_a_bad_deploy_that_fails_for_many_shops_is_stopped_for_all_at_once(
+    database: Database, broker: Broker, transactional: bool
+) -> None:
+    """Not after so many dead runs of each."""
+
+    @handles("order.paid", name="test:ship", attempts=1, pause_after=6, concurrency=4, transactional=transactional)
+    async def ship(event: Event, ctx: Context) -> None:
+        raise KeyError("a field that no event has")
+
+    many = [f"shop{number}" for number in range(8)]
+    shop = Workshop(database, broker, [ship], applications=many)
+
+    async def is_paused() -> bool:
+        return (await paused(database)).wholly == {"test:ship"}
+
+    await shop.publish(*[order_paid(f"{one}{number}", application=one) for number in range(4) for one in many])
+    async with shop.working():
+        await eventually(is_paused, within_s=20)
+    died = [run.status for run in await shop.runs("ship")].count("dead")
+    assert 6 <= died < 6 + 4, "what was begun is not cut off"
+
+
+def test_what_dies_for_several_pauses_it_for_all_where_none_counts_for_more_than_half() -> None:
+    rules, ship = PauseRules(), Handler(name="h", types=("*",), function=nothing, pause_after=5)
+
+    def seen(*whose: str) -> list[str | None]:
+        return [rules.saw_of_several(ship, DEAD, one) for one in whose]
+
+    assert seen("far", "far", "far", "far", "far", "near") == [None] * 6, "four of five would be far's own"
+    assert seen("near") == ["7 runs dead in a row, of 2 applications"]
+    assert seen("near") == [None], "once"
+    rules.forget("h")
+    assert seen("far", "near", "far", "near") == [None] * 4
+    assert rules.saw_of_several(ship, DONE, "third") is None
+    assert seen("far") == [None], "a success of any begins the row anew"
+    rules.forget("h")
+    assert [rules.saw(ship, DEAD, "far") for _ in range(5)][-1] == "5 runs dead in a row"
+    assert seen("far", "far", "far", "near", "near") == [None] * 5, "one that is paused alone counts no more"
+    assert seen("third", "third", "near") == [None, None, "5 runs dead in a row, of 2 applications"]
+    rules.forget("h")
+    assert seen("far", "far", "near", "near") == [None] * 4
+    rules.forget("h", "far")
+    assert seen("near", "far") == [None, None], "one that was resumed alone begins anew"
+    assert seen("far") == ["5 runs dead in a row, of 2 applications"]
+    none = Handler(name="none", types=("*",), function=nothing, pause_after=0)
+    assert [rules.saw_of_several(none, DEAD, one) for one in SHOPS * 50] == [None] * 100
+
+
 async def nothing(event: Event, ctx: Context) -> None:
     return None
 
