@@ -10,7 +10,7 @@ LEDGER: Final[Mapping[str, str]] = {
     "events": "events recorded",
     "newest_event_at": "newest event recorded",
     "retrying": "runs that are tried again",
-    "parked": "runs that wait behind another of their key",
+    "parked": "runs that wait behind another of their key, or for their application's pause to end",
     "dead": "dead runs",
     "oldest_due_at": "oldest run that is due",
     "outbox_waiting": "events of our own that wait to go out",

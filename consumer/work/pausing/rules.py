@@ -101,7 +101,7 @@ class PauseRules:
         record = self._records.setdefault(handler.name, Record())
         if status is RunStatus.SUCCEEDED:
             record.row.clear()
-        if status is not RunStatus.DEAD or (handler.name, application) in self._stopped:
+        if status is not RunStatus.DEAD or not handler.pause_after or (handler.name, application) in self._stopped:
             return None
         record.row.append(application)
         row = [one for one in record.row if (handler.name, one) not in self._stopped]

@@ -209,6 +209,7 @@ def test_what_dies_for_several_pauses_it_for_all_where_none_counts_for_more_than
     assert seen("far") == ["5 runs dead in a row, of 2 applications"]
     none = Handler(name="none", types=("*",), function=nothing, pause_after=0)
     assert [rules.saw_of_several(none, DEAD, one) for one in SHOPS * 50] == [None] * 100
+    assert not rules._records["none"].row, "nothing is kept of what is never judged"
 
 
 async def nothing(event: Event, ctx: Context) -> None:
