@@ -172,7 +172,7 @@ async def test_a_bad_deploy_that_fails_for_many_shops_is_stopped_for_all_at_once
     async def ship(event: Event, ctx: Context) -> None:
         raise KeyError("a field that no event has")
 
-    many = [f"shop{number}" for number in range(8)]
+    many = tuple(f"shop{number}" for number in range(8))
     shop = Workshop(database, broker, [ship], applications=many)
 
     async def is_paused() -> bool:
