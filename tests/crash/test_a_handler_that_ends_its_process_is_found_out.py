@@ -22,9 +22,14 @@ from tests.work.workshop import make_topics, message, service_event
 
 RUNS = RunRow.__table__
 ORDERS = 20
-PLUGIN = """
+LEASE_S = 5.0
+"""Of a claim, and until what ended a worker is tried again: 15 s each in earnest, which is nothing but waiting here."""
+PLUGIN = f"""
 import os
 from consumer.plugin import Context, Event, handles
+from consumer.work.dispatch import dispatcher, left_behind
+
+dispatcher.CLAIM_LEASE_S = left_behind.AGAIN_S = {LEASE_S}
 
 @handles("shop.ends", name="ends:ends", transactional=True, first_wait_s=0.1, max_wait_s=0.2)
 async def ends(event: Event, ctx: Context) -> None:
