@@ -8,19 +8,23 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import aiohttp
 
+from tests.support.merchant.warm import Forked, Forker
 from tests.support.ports import eventually
 
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH", "SSL_CERT_FILE")
 
 
 class ConsumerProcess:
-    """One role in a process of its own, on free ports of the loopback. Its log goes to a file, or to `log_to`."""
+    """One role in a process of its own, on free ports of the loopback. Its log goes to a file, or to `log_to`. No load
+    balancer stands before it that would have to notice its end."""
 
     def __init__(
         self,
@@ -39,10 +43,11 @@ class ConsumerProcess:
         self._arguments = list(arguments)
         self.name = name or role
         self._folder = folder
-        self._environ = {key: os.environ[key] for key in INHERITED if key in os.environ}
+        self._environ = _inherited()
         self._environ |= {"CONSUMER_INTERNAL_PORT": "0", "CONSUMER_PORT": "0", "CONSUMER_LOG_LEVEL": "warning"}
+        self._environ["CONSUMER_LINGER_S"] = "0"
         self._environ |= dict(environ)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self.addresses: dict[str, str] = {}
 
     @property
@@ -61,12 +66,9 @@ class ConsumerProcess:
         """Start it; `ready` waits for it."""
         answers = self._folder / f"{self.name}.json"
         with (self._folder / f"{self.name}.log").open("ab") as log, answers.open("wb") as out:
-            self._process = subprocess.Popen(
-                [self._python, "-m", "consumer", self.role, *self._arguments, "--json"],
-                env=self._environ,
-                stdout=out,
-                stderr=log if self._log_to is None else self._log_to,
-            )
+            words = [self.role, *self._arguments, "--json"]
+            streams = (0, out.fileno(), log.fileno() if self._log_to is None else self._log_to)
+            self._process = started(words, self._environ, streams, self._python)
 
     async def ready(self, within_s: float = 60.0, *, every_s: float = 0.1) -> None:
         """Wait until `/readyz` says 200."""
@@ -120,8 +122,10 @@ class ConsumerProcess:
 
     def stop(self, within_s: float = 40.0) -> int:
         """SIGTERM, and its exit code; SIGKILL when it takes too long."""
-        if self._process is None or self._process.poll() is not None:
-            return self._process.returncode if self._process else 0
+        if self._process is None:
+            return 0
+        if (code := self._process.poll()) is not None:
+            return code
         self._process.send_signal(signal.SIGTERM)
         try:
             return self._process.wait(within_s)
@@ -145,17 +149,40 @@ def command(
     *arguments: str, environ: Mapping[str, str], within_s: float = 60.0, on_terminal: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run `consumer ...` to its end. `on_terminal`: its input is a terminal, where somebody types this."""
-    inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
-    with _terminal(on_terminal) as stdin:
-        return subprocess.run(
-            [sys.executable, "-m", "consumer", *arguments],
-            env=inherited | dict(environ),
-            stdin=stdin,
-            capture_output=True,
-            text=True,
-            timeout=within_s,
-            check=False,
-        )
+    with _terminal(on_terminal) as stdin, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        streams = (0 if stdin is None else stdin, out.fileno(), err.fileno())
+        process = started(arguments, _inherited() | dict(environ), streams)
+        try:
+            code = process.wait(within_s)
+        finally:
+            process.kill()
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess([*arguments], code, out.read().decode(), err.read().decode())
+
+
+_begun: set[str] = set()
+
+
+def started(
+    words: Sequence[str], environ: Mapping[str, str], streams: Sequence[int], python: str = sys.executable
+) -> subprocess.Popen[bytes] | Forked:
+    """`consumer` with these words. The first of each command starts from nothing, as an operator's does; what comes
+    later is forked from a process that has loaded the code."""
+    if python == sys.executable and _forker().is_like(environ) and _begun.issuperset(words[:1]):
+        return _forker().start(words, environ, streams)
+    _begun.update(words[:1])
+    stdin, stdout, stderr = streams
+    return subprocess.Popen([python, "-m", "consumer", *words], env=environ, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def _inherited() -> dict[str, str]:
+    return {key: os.environ[key] for key in INHERITED if key in os.environ}
+
+
+@cache
+def _forker() -> Forker:
+    return Forker(_inherited())
 
 
 @contextmanager
