@@ -17,7 +17,7 @@ import structlog
 
 from consumer.telemetry.logs import configure_logging
 from consumer.telemetry.metrics import Metrics
-from tests.promises.deployment import deployment, embedded, started
+from tests.promises.deployment import deployment, embedded, started, stopped
 from tests.support.process import ConsumerProcess
 
 
@@ -105,5 +105,5 @@ async def test_every_order_is_shipped(tmp_path: Path, place: Any) -> None:
                     found.pay_order()
                 found.warehouse.is_away = False
                 await found.shipped(within_s=90)
-            assert [role.stop() for role in roles] == [0, 0, 0]
+            assert await stopped(*roles) == [0, 0, 0]
             found.assert_one_parcel_each()

@@ -25,7 +25,7 @@ from tests.support.ledger import first_walks
 from tests.support.merchant.plugin import install_plugin
 from tests.support.merchant.warehouse import Warehouse
 from tests.support.ports import eventually, free_port
-from tests.support.process import ConsumerProcess, command, ended
+from tests.support.process import ConsumerProcess, command
 
 NOWHERE = 9
 """A port of the loopback where nobody listens."""
@@ -245,12 +245,20 @@ async def deployment(
 @asynccontextmanager
 async def started(*processes: ConsumerProcess) -> AsyncIterator[None]:
     """Started, ready, and stopped at the end whatever happens."""
-    with ended(*processes):
+    try:
         for process in processes:
             process.spawn()
         for process in processes:
             await process.ready(READY_WITHIN_S)
         yield
+    finally:
+        await stopped(*processes)
+
+
+async def stopped(*processes: ConsumerProcess) -> list[int]:
+    """Stop these, all at once, and their exit codes. The service and the warehouse answer meanwhile, as real ones do:
+    who waits for them would be cut off only after its grace."""
+    return await asyncio.gather(*(asyncio.to_thread(process.stop) for process in processes))
 
 
 def embedded(folder: Path) -> Places:

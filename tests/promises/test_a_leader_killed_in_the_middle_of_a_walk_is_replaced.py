@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from consumer.sync.role import SyncPolicy
-from tests.promises.deployment import Deployment, deployment, embedded, started
+from tests.promises.deployment import Deployment, deployment, embedded, started, stopped
 from tests.support.ports import eventually
 from tests.support.process import ConsumerProcess
 
@@ -65,7 +65,7 @@ async def _story(found: Deployment) -> None:
         await eventually(is_walked, within_s=30, what="the walk is complete")
         await found.settled()
         found.assert_one_parcel_each()
-        assert [waiting.stop(), work.stop()] == [0, 0]
+        assert await stopped(waiting, work) == [0, 0]
         found.assert_one_parcel_each()  # all are over: nothing can be done twice any more
         assert await found.count("quarantine") == 0
         assert found.sandbox.engine.limits.refused == 0, "a 429 was drawn"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from consumer.sandbox import SandboxConfig
-from tests.promises.deployment import deployment, embedded, started
+from tests.promises.deployment import deployment, embedded, started, stopped
 from tests.support.ports import eventually
 
 ROLLED_S = 60.0
@@ -46,5 +46,5 @@ async def test_a_rolled_secret_is_taken_up_while_running(tmp_path: Path) -> None
             await eventually(is_accepted, within_s=30, what="the credentials are known to be taken again")
             await found.settled()
             found.assert_one_parcel_each()
-            assert [one.stop() for one in roles] == [0, 0, 0]
+            assert await stopped(*roles) == [0, 0, 0]
         assert not [one.role for one in roles if old in one.log or new in one.log], "no secret is logged"

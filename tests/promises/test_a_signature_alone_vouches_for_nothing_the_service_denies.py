@@ -14,10 +14,10 @@ import pytest
 from consumer.console.alarms.queues import queues
 from consumer.sandbox import SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
-from tests.promises.deployment import Deployment, deployment, embedded, started
+from tests.promises.deployment import Deployment, deployment, embedded, started, stopped
 from tests.support.ports import eventually
 
-LAG_S = 6.0
+LAG_S = 3.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -37,7 +37,7 @@ async def _all_roles(found: Deployment) -> AsyncIterator[None]:
     async with started(serve, work, sync):
         found.sandbox.set_webhook_url(f"{serve.addresses['public_url']}/webhooks/default")
         yield
-        assert [one.stop() for one in (serve, work, sync)] == [0, 0, 0]
+        assert await stopped(serve, work, sync) == [0, 0, 0]
 
 
 async def _findings(found: Deployment) -> set[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from consumer.sandbox import SandboxConfig
-from tests.promises.deployment import Deployment, deployment, embedded, started
+from tests.promises.deployment import Deployment, deployment, embedded, started, stopped
 from tests.support.kafka import kafka_server
 from tests.support.outage import api_away, endpoint_away, server_away
 from tests.support.ports import eventually
@@ -52,7 +52,7 @@ async def _under_way(found: Deployment) -> AsyncIterator[ConsumerProcess]:
         await found.sandbox.sender.stop()  # attempts go on by the service's schedule: the proof is of what came
         await found.settled()
         found.assert_one_parcel_each()
-        assert [one.stop() for one in (serve, work, sync)] == [0, 0, 0]
+        assert await stopped(serve, work, sync) == [0, 0, 0]
         found.assert_one_parcel_each()  # all are over: nothing can be done twice any more
         assert await found.count("quarantine") == 0
         assert found.sandbox.engine.limits.refused == 0, "a 429 was drawn"
