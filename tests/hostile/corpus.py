@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from aiohttp import web
@@ -57,8 +58,10 @@ def _odd(count: int, value: Any, name: str) -> Record:
     return record
 
 
-def drawn(number: int) -> list[tuple[Any, str]]:
-    """So many odd values, and names of fields; always the same."""
+@cache
+def drawn(number: int) -> tuple[tuple[Any, str], ...]:
+    """So many odd values, and names of fields; always the same. Drawing them takes longer than most of what is done
+    with them, so who reads them changes none."""
     found: list[tuple[Any, str]] = []
 
     @seed(20260101)
@@ -77,7 +80,7 @@ def drawn(number: int) -> list[tuple[Any, str]]:
     dice = random.Random(1)
     while len(found) < number:  # equal examples are drawn once
         found.append(dice.choice(found))
-    return found[:number]
+    return tuple(found[:number])
 
 
 def corpus(number: int) -> list[dict[str, Any]]:

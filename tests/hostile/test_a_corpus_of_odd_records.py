@@ -1,5 +1,6 @@
 """2,000 odd records, as listed events, as answers of the API and as webhooks in both authenticities: each ends in a
-named state, every order that the service calls PAID is requested once, and no neighbour waits."""
+named state, every order that the service calls PAID is requested once, and no neighbour waits. PostgreSQL gets a third
+of them, odd in the same ways."""
 
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ from tests.sync.backfilling import backfill
 from tests.sync.conftest import DELIVERIES, EVENTS, LOCATORS, SteppedClock, World
 from tests.sync.reconciling import baselined, reconcile
 
+THIRD_FROM = 1000
 TRACE = "00-11111111111111111111111111111111-2222222222222222-01"
 
 
@@ -53,8 +55,9 @@ async def world(tmp_path: Path, database: Database, orders: list[dict[str, Any]]
 
 
 @pytest.fixture(params=[100, pytest.param(2000, marks=pytest.mark.slow)])
-def orders(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return corpus(request.param)
+def orders(request: pytest.FixtureRequest, database: Database) -> list[dict[str, Any]]:
+    made = corpus(request.param)
+    return made if database.dialect == "sqlite" or len(made) < THIRD_FROM else made[::3]
 
 
 async def requested(database: Database, told: list[Event], orders: list[dict[str, Any]]) -> None:

@@ -21,7 +21,7 @@ from tests.simulation.world import ReadWorld, World, played
 
 pytestmark = pytest.mark.filterwarnings("ignore:The garbage collector is trying")  # who was killed gave nothing back
 
-HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "30"))  # `make simulate` asks for more
+HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "15"))  # `make simulate` asks for more
 PHASES = (Phase.generate,) if "CONSUMER_TEST_PLANTED" in os.environ else tuple(Phase)
 SEEDS = st.integers(0, 2**32 - 1)
 MOVES = st.integers(8, 20)
