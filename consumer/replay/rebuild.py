@@ -7,7 +7,8 @@ handled, and what they emitted then is a fact:
 
 - nothing goes out: no derived event, no read, no note;
 - a run whose handler notes its changes and noted none changes nothing now: a clock that was off has put it in the
-  wrong place; one from before the trail begins is refused, as nobody knows what it changed;
+  wrong place; one from before the trail begins is refused, as nobody knows what it changed, and so is one from
+  after it ends that told others of a change;
 - an order whose fulfilment was requested by a run is requested after it;
 - anything else that is emitted now and was not then, or the other way round, is a difference: all is undone.
 """
@@ -127,7 +128,7 @@ class Rebuild:
         """A few steps at once, as memory is meant to hold; what is to come is read beside, in its order."""
         names = tuple(self._handlers)
         await past.require_bodies(session, application, names)
-        play = _Play(session, self, noted_since=await past.noted_since(session, application, names))
+        play = _Play(session, self, noted=await past.noted_between(session, application, names))
         async with self._database.reading() as beside:
             ran = self._ran(past.handled(beside, application, names, noted=True), application)
             spoken = _spoken(past.spoken(beside, application, self._at_once), application)
@@ -169,9 +170,11 @@ class Rebuild:
         data = said.data["data"]
         await self._at_once[said.type, data["by"]](session, step.application, data, step.at)
 
-    def is_for_others(self, emission: Emission) -> bool:
-        """Whether somebody outside may act on it; the plugins' own timers and rounds are not."""
-        return not any(handler.wants(emission.type) for handler in self._handlers.values())
+    def is_for_others(self, emission: Emission, plugin: str | None = None) -> bool:
+        """Whether somebody outside may act on it; the plugins' own timers and rounds are not. With a `plugin`: outside
+        that one, as another's projection."""
+        own = (handler for handler in self._handlers.values() if plugin in (None, handler.plugin))
+        return not any(handler.wants(emission.type) for handler in own)
 
     def by_hand(self, emission: Emission, at: datetime, application: str) -> tuple[Step, Event, Handler] | None:
         """The word that makes a recorded decision by hand, if there is one."""
@@ -187,9 +190,9 @@ class Rebuild:
 class _Play:
     """The steps, one after the other, held against what was emitted then."""
 
-    def __init__(self, session: AsyncSession, rebuild: Rebuild, *, noted_since: datetime | None) -> None:
+    def __init__(self, session: AsyncSession, rebuild: Rebuild, *, noted: tuple[datetime, datetime] | None) -> None:
         self._session = session
-        self._noted_since = noted_since
+        self._noted = noted
         self._rebuild = rebuild
         self.told = Told(session)
 
@@ -216,12 +219,7 @@ class _Play:
         untold = await self.told.without({one.id for one in ctx.emissions} - ids_then)
         news = [one for one in ctx.emissions if one.id in untold]
         if step.place is None and ctx.notes:
-            if self._noted_since is None or step.at < self._noted_since:
-                raise RebuildDiffers(
-                    f"{handler.name} changes something on {step.event_id}, and the ledger has no trail of what was "
-                    "changed then: fill a new database with the archives and the `audit export`, in one "
-                    "`events import --missing`"
-                )
+            self._require_trail(step, handler)
             await savepoint.rollback()  # then it found something else, and left it as it was
             return
         sent = [one for one in news if self._rebuild.is_for_others(one) and not one.is_later(step.at)]
@@ -232,6 +230,21 @@ class _Play:
         missing = {one.id: one for one in then if one.id not in {now.id for now in ctx.emissions}}
         for emission in filter(self._rebuild.is_for_others, missing.values()):
             await self._honour(event, handler, emission)
+
+    def _require_trail(self, step: Step, handler: Handler) -> None:
+        """What it changed then must be known. Raises RebuildDiffers."""
+        if self._noted is None or step.at < self._noted[0]:
+            raise RebuildDiffers(
+                f"{handler.name} changes something on {step.event_id}, and the ledger has no trail of what was "
+                "changed then: fill a new database with the archives and the `audit export`, in one "
+                "`events import --missing`"
+            )
+        if step.at > self._noted[1] and any(self._rebuild.is_for_others(one, handler.plugin) for one in step.emitted):
+            raise RebuildDiffers(
+                f"{handler.name} changed something on {step.event_id}, and the trail ends before that: fill a new "
+                "database with the archives and an `audit export` that was made after them, in one "
+                "`events import --missing`"
+            )
 
     async def _honour(self, event: Event, handler: Handler, emission: Emission) -> None:
         made = self._rebuild.by_hand(emission, event.received_at, event.application)

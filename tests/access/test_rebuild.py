@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Table, select
+from sqlalchemy import Table, delete, select
 
 from consumer.app.commands.rebuilding import HONOURS, registered
 from consumer.console.checkouts import ACTOR, REGISTERED, Checkout, write_checkout
@@ -57,11 +57,14 @@ async def contents(live: Live, tables: Sequence[Table]) -> dict[str, list[dict[s
     return found
 
 
-def rebuild(live: Live, options: Mapping[str, Mapping[str, Any]] | None = None) -> Rebuild:
+def rebuild(
+    live: Live, options: Mapping[str, Mapping[str, Any]] | None = None, more: Sequence[Handler] = ()
+) -> Rebuild:
+    handlers = [*live.plain, *more]
     return Rebuild(
         live.database,
-        live.plain,
-        {one.name: options_for(one.function, (options or live.options).get(one.plugin, {})) for one in live.plain},
+        handlers,
+        {one.name: options_for(one.function, (options or live.options).get(one.plugin, {})) for one in handlers},
         OURS,
         honours=HONOURS,
         at_once={(REGISTERED, ACTOR): registered},
@@ -209,6 +212,29 @@ async def test_what_ended_by_the_rules_of_before_ends_again_as_it_did(
             False
         ]
         await same_after_rebuild(live)
+
+
+async def test_a_trail_that_ends_too_early_is_refused(sqlite_ledger: Database) -> None:
+    """Also where a merchant's projection takes what was told: it is news all the same."""
+    # case: G9, G12
+
+    @handles("fulfilment.requested", transactional=True, name="shop:keeps")
+    async def keeps(_: Event, __: Context) -> None: ...
+
+    handler = declared(keeps)
+    assert handler is not None
+    shop = [replace(handler, plugin="shop")]
+    async with live_in(sqlite_ledger, {"matching": "off"}, more=shop) as live:
+        for name in ("A1", "A2"):
+            await live.arrive(said("order.paid", f"evt_{name}", order_id=name, amount="9"))
+            await live.pass_time(60)
+        await rebuild(live, more=shop).run("default")
+        async with live.database.transaction() as session:
+            await session.execute(delete(AuditRow).where(AuditRow.__table__.c.subject == "order:A2"))
+        before = await contents(live, OURS)
+        with pytest.raises(RebuildDiffers, match="order_paid changed something on evt_A2, and the trail ends before"):
+            await rebuild(live, more=shop).run("default")
+        assert await contents(live, OURS) == before
 
 
 @pytest.mark.parametrize("held", [0, 10_000], ids=["in a table", "in memory"])

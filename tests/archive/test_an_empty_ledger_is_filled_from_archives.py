@@ -378,6 +378,41 @@ async def test_without_the_trail_nothing_is_derived(sqlite_ledger: Database, tmp
         await database.stop()
 
 
+# case: G9, G12
+async def test_a_trail_from_before_the_last_events_is_refused(
+    sqlite_ledger: Database, tmp_path: Path, empty_url: str
+) -> None:
+    """As of a first attempt that was given up, or of last night: what changed since was not derived, and nothing was
+    said of the orders, gifts and holds that it lacked."""
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        files = await exported(shop.desk, tmp_path / "kept")
+        shop.live.clock.advance(60)
+        await shop.live.register("s_late", order_id="late", customer="alice", expected_amount="9")
+        await shop.live.arrive(said("order.paid", "evt_late", order_id="late", amount="9"))
+        await asyncio.to_thread(shop.desk.ask, "events", "export", "--archive", str(tmp_path / "kept"))
+        early = [one for one in files if one.endswith("trail.jsonl")]
+        await asyncio.to_thread(shop.desk.ask, "audit", "export", str(tmp_path / "kept" / "trail.later"))
+        decided = await shop.decisions()
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        archives = [str(one) for one in await asyncio.to_thread(lambda: sorted((tmp_path / "kept").glob("*.gz")))]
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *early, *archives)
+        refused = await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "moved", code=1)
+        assert "error[rebuild_differs]" in refused
+        assert "evt_late, and the trail ends before that" in refused
+        assert await _is_owed(database)
+
+        async with database.transaction() as session:
+            await session.execute(delete(AUDIT))  # as a new database
+        later = str(tmp_path / "kept" / "trail.later")
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", later, *archives)
+        await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "moved")
+        assert await decisions(database) == decided
+    finally:
+        await database.stop()
+
+
 # case: G9
 async def test_another_ledgers_archive_is_refused(sqlite_ledger: Database, tmp_path: Path) -> None:
     async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:

@@ -69,13 +69,16 @@ async def require_bodies(session: AsyncSession, application: str, handlers: Coll
         raise BodiesArchived(files=len(archives), first=archives[0], last=archives[-1])
 
 
-async def noted_since(session: AsyncSession, application: str, handlers: Collection[str]) -> datetime | None:
-    """Since when it is known what these handlers changed; None when of no change. In a database that was filled without
-    its trail that is since it is worked on, and not since its oldest run."""
+async def noted_between(
+    session: AsyncSession, application: str, handlers: Collection[str]
+) -> tuple[datetime, datetime] | None:
+    """From when until when it is known what these handlers changed; None when of no change. In a database that was
+    filled without its trail that is since it is worked on, and not since its oldest run."""
     names = sorted({name[:ACTOR_CHARS] for name in handlers})
     mine = (_AUDIT.c.application == application, _AUDIT.c.reason.is_not(None), _AUDIT.c.actor.in_(names))
-    found: datetime | None = await session.scalar(select(func.min(_AUDIT.c.at)).where(*mine))
-    return found
+    wanted = select(func.min(_AUDIT.c.at).label("first"), func.max(_AUDIT.c.at).label("last")).where(*mine)
+    found = (await session.execute(wanted)).one()
+    return None if found.first is None else (found.first, found.last)
 
 
 async def spoken(session: AsyncSession, application: str, words: Collection[tuple[str, str]]) -> AsyncIterator[Note]:
