@@ -141,7 +141,7 @@ def pause(name: Name, reason: Reason, application: Whose = None, as_json: Json =
 
 @app.command()
 def resume(name: Name, reason: Reason, application: Whose = None, as_json: Json = False) -> None:
-    """Let a paused handler go on with what waited, oldest first."""
+    """Let a paused handler go on with what waited. Without `--application` that lifts each of its pauses."""
     run(_set(name, checked_reason(reason), application, paused=False))
     _said(name, "running", application, as_json)
 

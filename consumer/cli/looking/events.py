@@ -69,7 +69,8 @@ def list_events(
 ) -> None:
     """The newest events that fit, newest first. OUTCOME: the worst of an event's runs.
 
-    `dead`, `parked` (waits behind an earlier one), `retrying`, `skipped` (given up), `handled`, or `no_handler`.
+    `dead`, `parked` (waits behind an earlier one, or for a pause), `retrying`, `skipped` (given up), `handled`, or
+    `no_handler`.
     """
     if status is not None and status not in list(RunStatus):
         raise UsageError(f"--status is one of {', '.join(RunStatus)}")

@@ -179,6 +179,9 @@ def _dead(count: int) -> str:
 def _paused(figures: Figures) -> str:
     names = figures.paused_handlers
     one = names[0] if len(names) == 1 else "NAME"
+    if set(names) <= figures.paused_for.keys():
+        whose = figures.paused_for[one] if len(names) == 1 else ()
+        one = f"{one} --application {whose[0] if len(whose) == 1 else 'APP'}"
     only = {name: f" only for {' and '.join(whose)}" for name, whose in figures.paused_for.items()}
     told = ", ".join(f"{name}{only.get(name, '')}" for name in names)
     return f"paused: {told} ({HOW_PAUSED}; `consumer handlers resume {one} --reason …` lets it go on)"

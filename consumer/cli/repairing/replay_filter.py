@@ -34,7 +34,7 @@ def check_words(
     if status is not None and status not in list(RunStatus):
         raise UsageError(f"--status is one of {', '.join(RunStatus)}")
     if status == RunStatus.PARKED:
-        raise UsageError("a parked run waits behind another of its key: plan that one, and it follows")
+        raise UsageError("a parked run waits behind another of its key (plan that one, and it follows), or for a pause")
     if status in (RunStatus.SUCCEEDED, RunStatus.SKIPPED) and not force:
         raise UsageError(f"what is {status} runs again with --force only")
     if force and (handler is None or not (reason or "").strip()):

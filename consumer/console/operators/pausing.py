@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.errors import NotFound
+from consumer.errors import NotFound, UsageError
 from consumer.ledger import audit
 from consumer.ledger.handling import handlers, queue, runs
 from consumer.ledger.handling.handlers import ALL
@@ -24,7 +24,9 @@ async def set_paused(
 ) -> None:
     """Pause it, or let it go on, in the caller's transaction; audited. For one `application` alone, or (None) for all;
     who lets it go on for all lifts what it was paused for alone, too. What it did to its workers before that, and was
-    not judged yet, counts no more. Raises NotFound."""
+    not judged yet, counts no more. Raises NotFound, and UsageError for an application without a name."""
+    if application == ALL:
+        raise UsageError("name the application, or leave it out: then it is for all")
     whose = application or ALL
     if whose != ALL and not paused and name in (await handlers.paused(session)).wholly:
         raise NotFound("it is paused for all applications: resume it without naming one", handler=name)

@@ -36,6 +36,9 @@ _AHEAD: Table = RunRow.__table__.alias("ahead")  # type: ignore[assignment]  # a
 Lane = tuple[str, str, str]
 """(application, handler, key): what is worked on in order."""
 
+Place = tuple[str, str, str | None]
+"""(handler, application, key): up to where parked runs were looked at; without a key, past that application."""
+
 RunId = tuple[str, str, str]
 """(application, event id, handler)."""
 
@@ -44,11 +47,10 @@ PARKED_A_LOOK = 1000
 
 @dataclass(frozen=True)
 class Page:
-    """Parked runs that lead their lanes, among some of the parked ones, and the lane after which to go on; None at
-    the end."""
+    """Parked runs that lead their lanes, among some of the parked ones, and after what to go on; None at the end."""
 
     stranded: Sequence[RunId]
-    after: Lane | None
+    after: Place | None
 
 
 def is_status(status: RunStatus) -> ColumnElement[bool]:
@@ -121,18 +123,19 @@ _PARKED = (
 
 async def stranded(
     session: AsyncSession,
-    after: Lane | None = None,
+    after: Place | None = None,
     limit: int = PARKED_A_LOOK,
     *,
     held: Collection[tuple[str, str]] = (),
 ) -> Page:
     """Parked runs that wait behind nothing, among the next `limit` parked ones by index `ix_runs_parked`; give the page
     to `runs.release`, and its `after` to the next look. A lane that does not end in the page is done with: only its
-    first run can lead it. `held`: (handler, application) of which none goes on now."""
+    first run can lead it. `held`: (handler, application) of which none goes on now, and which the next look passes
+    over where this one ended among them."""
     wanted = _PARKED
     if after is not None:
-        application, handler, key = after
-        wanted = wanted.where(tuple_(*_PLACE) > tuple_(handler, application, key))
+        place = [one for one in after if one is not None]
+        wanted = wanted.where(tuple_(*_PLACE[: len(place)]) > tuple_(*place))
     rows = (await session.execute(wanted, {"most": limit})).all()
     leading = [
         (row.application, row.event_id, row.handler)
@@ -140,4 +143,7 @@ async def stranded(
         if row.head == row.event_id and (row.handler, row.application) not in held
     ]
     last = rows[-1] if len(rows) == limit else None
-    return Page(leading, None if last is None else (last.application, last.handler, last.key))
+    if last is None:
+        return Page(leading, None)
+    is_held = (last.handler, last.application) in held
+    return Page(leading, (last.handler, last.application, None if is_held else last.key))

@@ -57,7 +57,7 @@ _CLAIMED_FIELDS = (*_CLAIMED[:-1], "due_at")
 INSTANT: Final = timedelta(microseconds=1)
 """The least that a time can be later than another."""
 CLAIM_ROUNDS = 10
-PUT_ASIDE_AT_ONCE = 500
+PUT_ASIDE_AT_ONCE = 2000
 SET_BACK_AT_ONCE = 2000
 ALONE: Final = "/alone"
 """Behind the name of a worker that works on this run, and on nothing else: if its process ends, it was this one."""
@@ -320,7 +320,8 @@ _RENEW_NOT_ALONE = _SET_OURS.values(claimed_until=bindparam("claimed_until"), cl
 _UNMARK = _SET.where(IS_ALONE, _RUNS.c.claimed_until < bindparam("b_now", type_=_RUNS.c.claimed_until.type)).values(
     claimed_by=null()
 )
-_SET_RETRYING = _SET.where(_STILL_RETRYING)
+_SET_DONE = _SET.where(lanes.stands(RunStatus.RETRYING, RunStatus.PARKED))
+"""Also of one that was put aside meanwhile."""
 _CLAIM_NEW = (
     _SET.where(
         _STILL_RETRYING,
@@ -412,7 +413,7 @@ async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: s
         return 0
     await _lock(session, [one.run.id for one in finished])
     for group in _alike(one for one in finished if one.status is RunStatus.SUCCEEDED):
-        await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _SET_RETRYING)
+        await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _SET_DONE)
     if failures := [one for one in finished if one.status is not RunStatus.SUCCEEDED]:
         await _store_failures(session, failures, worker, now)
     free = {(f.run.application, f.run.handler, f.run.key) for f in finished if not f.blocking}

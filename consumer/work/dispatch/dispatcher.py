@@ -290,7 +290,7 @@ class Dispatcher:
         return self._breakers.room(handler, now, room) if room > 0 else 0
 
     async def _claim_for(self, handler: Handler, limit: int) -> int:
-        at_s = self._clock.monotonic()
+        at_s, known = self._clock.monotonic(), self.paused
         async with self._database.transaction() as session:
             claimed = await runs.claim(
                 session,
@@ -308,7 +308,7 @@ class Dispatcher:
                 for run in claimed
                 if run.left_by not in (None, self._worker)
             }
-        if self.paused.of:  # the claim looked: what it took is paused no longer, though nobody has said so here yet
+        if known.of and self.paused is known:  # the claim looked, and nobody did since: what it took is not paused
             self.paused = Paused(self.paused.of - {(handler.name, run.application) for run in claimed})
         if len(claimed) < limit:
             self._caught_up.add(handler.name)

@@ -1,9 +1,9 @@
 """Pause rules: when a handler stops itself. A bad deploy must not empty the topic into the dead letters. Pure.
 
 Per handler, application and process: dead runs in a row, and the share of dead ones among the newest; what pauses it
-for that application alone. Per handler and process: dead runs in a row that are of several applications, attempts in a
-row that hung in a transaction, loops lost or blocked. Each has a limit, and passing it gives the reason for which the
-handler is paused, until an operator resumes it.
+for that application alone. Per handler and process: the same of several applications together, attempts in a row that
+hung in a transaction, loops lost or blocked. Each has a limit, and passing it gives the reason for which the handler is
+paused, until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Record:
 
     deaths: dict[str, Deaths] = field(default_factory=dict)
     row: list[str] = field(default_factory=list)
+    newest: deque[str | None] = field(default_factory=lambda: deque(maxlen=WINDOW))
     hangs_in_a_row: int = 0
     blocks: int = 0
     cuts: int = 0
@@ -70,6 +71,7 @@ class PauseRules:
             record = self._records.get(handler, Record())
             record.deaths.pop(application, None)
             record.row = [one for one in record.row if one != application]
+            record.newest = deque((one for one in record.newest if one != application), maxlen=WINDOW)
             self._stopped.discard((handler, application))
             return
         self._records.pop(handler, None)
@@ -101,13 +103,21 @@ class PauseRules:
         record = self._records.setdefault(handler.name, Record())
         if status is RunStatus.SUCCEEDED:
             record.row.clear()
-        if status is not RunStatus.DEAD or not handler.pause_after or (handler.name, application) in self._stopped:
+            record.newest.append(None)
+        limit, paused = handler.pause_after, {one for name, one in self._stopped if name == handler.name}
+        if status is not RunStatus.DEAD or not limit or application in paused:
             return None
         record.row.append(application)
-        row = [one for one in record.row if (handler.name, one) not in self._stopped]
-        if not is_of_several(row, handler.pause_after):
-            return None
-        return self._stop(handler.name, f"{len(row)} runs dead in a row, of {len(set(row))} applications")
+        record.newest.append(application)
+        row = [one for one in record.row if one not in paused]
+        newest = [one for one in record.newest if one not in paused]
+        dead = [one for one in newest if one is not None]
+        if is_of_several(row, limit):
+            return self._stop(handler.name, f"{len(row)} runs dead in a row, of {len(set(row))} applications")
+        if _are_most(len(newest), len(dead), limit) and is_of_several(dead, limit):
+            told = f"{len(dead)} of the newest {len(newest)} runs dead, of {len(set(dead))} applications"
+            return self._stop(handler.name, told)
+        return None
 
     def blocked(self, handler: str) -> str | None:
         """A transactional handler blocked the worker's own loop."""
@@ -148,7 +158,7 @@ class PauseRules:
 
 
 def is_of_several(row: Sequence[str], limit: int) -> bool:
-    """Whether so many died in a row, by their applications, where none counts for more than half."""
+    """Whether so many died, by their applications, where none counts for more than half."""
     if not 0 < limit <= len(row):
         return False
     counted = Counter(row).values()
@@ -160,6 +170,8 @@ def _judge(handler: Handler, deaths: Deaths) -> str | None:
     if deaths.in_a_row >= limit:
         return f"{deaths.in_a_row} runs dead in a row"
     seen, dead = len(deaths.newest), sum(deaths.newest)
-    if seen >= min(2 * limit, WINDOW) and dead > limit and dead > RATIO * seen:
-        return f"{dead} of the newest {seen} runs dead"
-    return None
+    return f"{dead} of the newest {seen} runs dead" if _are_most(seen, dead, limit) else None
+
+
+def _are_most(seen: int, dead: int, limit: int) -> bool:
+    return seen >= min(2 * limit, WINDOW) and dead > limit and dead > RATIO * seen

@@ -60,7 +60,7 @@ class Housekeeping:
         self._observer = observer
         self._waiting = WaitingHandlers(database, breakers)
         self._clock_set_back = ClockSetBack(database, clock)
-        self._looked_up_to: lanes.Lane | None = None
+        self._looked_up_to: lanes.Place | None = None
         self._paused = Paused()
         self._untidy = Condition("housekeeping_failed")
         pauser.on_pause = self._pause_here
@@ -135,14 +135,14 @@ class Housekeeping:
         if released:
             self._dispatcher.wake()
 
-    def _first_to_look_at(self, paused: Paused) -> lanes.Lane | None:
+    def _first_to_look_at(self, paused: Paused) -> lanes.Place | None:
         """Where something was parked because its handler was paused for its application, and is no longer."""
         gone = self._paused.of - paused.of - self._pauser.unstored
         resumed = sorted((name, application) for name, application in gone if application != ALL)
         if not resumed:
             return self._looked_up_to
         name, application = resumed[0]
-        return (application, name, "")
+        return (name, application, "")
 
     def _honour(self, paused: frozenset[tuple[str, str]], unstored: frozenset[tuple[str, str]] = frozenset()) -> None:
         """`unstored`: what the ledger does not have yet. Until then no claim knows for which application it is paused:

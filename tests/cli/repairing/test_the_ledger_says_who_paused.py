@@ -101,6 +101,9 @@ def test_it_is_paused_for_one_application_and_listed_with_it(desk: Desk, environ
     )  # fmt: skip
     status = desk.call("status")
     assert f"paused: {name} only for default (" in status.stdout
+    assert f"`consumer handlers resume {name} --application default --reason …`" in status.stdout
+    unnamed = desk.call("handlers", "resume", name, "--application", "", "--reason", "x")
+    assert (unnamed.returncode, "name the application" in unnamed.stderr) == (2, True), "a variable that is not set"
     unknown = desk.call("handlers", "pause", name, "--application", "defualt", "--reason", "x")
     assert (unknown.returncode, "there is no such application" in unknown.stderr) == (2, True)
     resumed = desk.ask("handlers", "resume", *words)

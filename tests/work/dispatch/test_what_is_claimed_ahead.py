@@ -18,7 +18,7 @@ from sqlalchemy import func, select, update
 from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.handling import handlers, queue, runs
+from consumer.ledger.handling import events, handlers, queue, runs
 from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.leases import CLAIM_LEASE_S
@@ -370,6 +370,40 @@ async def test_what_is_being_given_back_is_not_begun(database: Database, monkeyp
         assert begun.total() + len(others) == 1, "two would be at it"
     finally:
         gate.set()
+        await shop.close()
+
+
+# case: H9
+async def test_a_pause_that_is_heard_while_a_claim_is_under_way_holds(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim looked before that: what it took is given back, and not begun."""
+    begun = Counter[str]()
+
+    @handles("order.paid", name="test:ship", concurrency=2)
+    async def ship(event: Event, ctx: Context) -> None:
+        begun[event.id] += 1
+
+    found = declared(ship)
+    assert found is not None
+    shop = Live(database, {}, application="default", more=[found])
+    it, load = shop._dispatcher, events.load
+    heard = Paused(frozenset({(found.name, "default")}))
+
+    async def heard_meanwhile(*given: Any) -> Any:
+        it.paused = heard
+        return await load(*given)
+
+    try:
+        it.paused = Paused(frozenset({("test:other", "default")}))
+        for number in range(1, 5):
+            await shop.arrive(order_paid(number))
+        monkeypatch.setattr(events, "load", heard_meanwhile)
+        await it._claim()
+        assert (it.paused, begun) == (heard, Counter())
+        await it.renew_claims()
+        assert await _claimed(database, at_most=0)
+    finally:
         await shop.close()
 
 

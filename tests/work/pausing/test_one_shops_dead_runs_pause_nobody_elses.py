@@ -207,9 +207,17 @@ def test_what_dies_for_several_pauses_it_for_all_where_none_counts_for_more_than
     rules.forget("h", "far")
     assert seen("near", "far") == [None, None], "one that was resumed alone begins anew"
     assert seen("far") == ["5 runs dead in a row, of 2 applications"]
+    rules.forget("h")
+    mixed = [(DEAD, "far"), (DEAD, "near"), (DONE, "third")] * 4
+    assert [rules.saw_of_several(ship, *one) for one in mixed[:9]] == [None] * 9, "fewer than twice the limit were seen"
+    told = [rules.saw_of_several(ship, *one) for one in mixed[9:]]
+    assert told == ["7 of the newest 10 runs dead, of 2 applications", None, None], "a success does not hide the rest"
+    rules.forget("h")
+    most = [(DEAD, "far"), (DEAD, "far"), (DONE, "near")] * 40
+    assert not any(rules.saw_of_several(ship, *one) for one in most), "that is far's own"
     none = Handler(name="none", types=("*",), function=nothing, pause_after=0)
     assert [rules.saw_of_several(none, DEAD, one) for one in SHOPS * 50] == [None] * 100
-    assert not rules._records["none"].row, "nothing is kept of what is never judged"
+    assert not [*rules._records["none"].row, *rules._records["none"].newest], "nothing is kept of what is never judged"
 
 
 async def nothing(event: Event, ctx: Context) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from consumer.ledger import Database, health
-from consumer.ledger.handling import handlers, queue, runs
+from consumer.ledger.handling import handlers, lanes, queue, runs
 from consumer.ledger.tables import REASON_CHARS, RunStatus
 from consumer.plugin import Context, Event, Handler
 from tests.contract.ledger.facts import HANDLER, NOW, claim, end, finish, later, persistently, run, store
@@ -156,6 +156,40 @@ async def test_what_of_it_is_being_worked_on_comes_to_its_end_and_what_is_behind
     async with database.reading() as session:
         found = [one for number in (1, 2) for one in await runs.of_event(session, "far", f"evt_{number}")]
     assert [one.status for one in found] == ["succeeded", "parked"]
+
+
+# case: H9, G2
+async def test_a_success_that_comes_after_it_was_put_aside_counts(database: Database) -> None:
+    """The effect is there: it must not be begun again when the pause is lifted."""
+    await register(database, handler(HANDLER))
+    await store(database, of("far", 1))
+    [begun] = await claim(database)
+    await pause_for(database, "far")
+    assert await claim(database, "two", at_s=60) == []
+    async with database.reading() as session:
+        assert [one.status for one in await runs.of_event(session, "far", "evt_1")] == ["parked"]
+    await end(database, "one", finish(begun))
+    async with database.transaction() as session:
+        await handlers.resume(session, HANDLER, "far")
+        assert await release_stranded(session, later(61)) == 0
+        assert [one.status for one in await runs.of_event(session, "far", "evt_1")] == ["succeeded"]
+    assert await claim(database, "two", at_s=62) == []
+
+
+# case: H9
+async def test_a_look_at_what_is_stranded_passes_over_those_of_a_pause(database: Database) -> None:
+    await register(database, handler(HANDLER))
+    await store(database, *(of("far", number) for number in range(1, 40)))
+    await store(database, *(replace(of("near", number), status=RunStatus.PARKED, next_at=None) for number in (77, 78)))
+    await pause_for(database, "far")
+    assert await claim(database, limit=1) == []
+    async with database.reading() as session:
+        held = (await handlers.paused(session)).of
+        page = await lanes.stranded(session, limit=5, held=held)
+        assert (page.stranded, page.after) == ([], (HANDLER, "far", None))
+        page = await lanes.stranded(session, page.after, limit=5, held=held)
+        assert sorted(one[1] for one in page.stranded) == ["evt_77", "evt_78"]
+        assert page.after is None
 
 
 # case: H9
