@@ -57,7 +57,7 @@ _CLAIMED_FIELDS = (*_CLAIMED[:-1], "due_at")
 INSTANT: Final = timedelta(microseconds=1)
 """The least that a time can be later than another."""
 CLAIM_ROUNDS = 10
-PUT_ASIDE_AT_ONCE = 2000
+PUT_ASIDE_AT_ONCE = 1000
 SET_BACK_AT_ONCE = 2000
 ALONE: Final = "/alone"
 """Behind the name of a worker that works on this run, and on nothing else: if its process ends, it was this one."""
