@@ -134,15 +134,16 @@ def new(
 @app.command()
 def pause(name: Name, reason: Reason, application: Whose = None, as_json: Json = False) -> None:
     """Stop a handler; its runs wait and nothing else is held up."""
-    require_application(application, settings_looking())
-    run(_set(name, checked_reason(reason), application, paused=True))
+    settings = settings_looking()
+    require_application(application, settings)
+    run(_set(settings, name, checked_reason(reason), application, paused=True))
     _said(name, "paused", application, as_json)
 
 
 @app.command()
 def resume(name: Name, reason: Reason, application: Whose = None, as_json: Json = False) -> None:
     """Let a paused handler go on with what waited. Without `--application` that lifts each of its pauses."""
-    run(_set(name, checked_reason(reason), application, paused=False))
+    run(_set(settings_looking(), name, checked_reason(reason), application, paused=False))
     _said(name, "running", application, as_json)
 
 
@@ -274,8 +275,7 @@ async def _known(
         return {}, (), {}, {}, {}
 
 
-async def _set(name: str, reason: str, application: str | None, *, paused: bool) -> None:
-    async with ledger(settings_looking()) as database, database.transaction() as session:
-        now = await shared_time(session)
-        by = actor()
+async def _set(settings: Settings, name: str, reason: str, application: str | None, *, paused: bool) -> None:
+    async with ledger(settings) as database, database.transaction() as session:
+        now, by = await shared_time(session), actor()
         await set_paused(session, name, paused=paused, by=by, reason=reason, now=now, application=application)
