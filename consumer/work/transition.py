@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -83,3 +85,12 @@ def attempt_row(
         started_at=started_at,
         finished_at=finished_at,
     )
+
+
+def is_of_several(row: Sequence[str], limit: int) -> bool:
+    """Whether so many runs of a handler died, by their applications, where none counts for more than half: then it is
+    the handler's fault, and no shop's."""
+    if not 0 < limit <= len(row):
+        return False
+    counted = Counter(row).values()
+    return len(counted) > 1 and sum(min(count, (limit + 1) // 2) for count in counted) >= limit

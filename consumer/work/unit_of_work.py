@@ -25,8 +25,7 @@ from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import AuditNote, Context, Handler, ReadRequest
 from consumer.telemetry.way import onwards
-from consumer.work.pausing.rules import is_of_several
-from consumer.work.transition import Transition
+from consumer.work.transition import Transition, is_of_several
 
 SEEDED: Final = Transition(status=RunStatus.SKIPPED, blocking=False, attempts=0, code="seeded")
 

@@ -23,6 +23,7 @@ from tests.bench.ratio import Measured, table
 from tests.bench.receive import half_load
 from tests.support.kafka import kafka_server
 from tests.support.postgres import postgres_server
+from tests.support.process import start_from_nothing
 
 ON_POSTGRES: Mapping[str, Callable[[Path, str], Sequence[Measured]]] = {
     "main": main_job.measure,
@@ -50,6 +51,7 @@ PARTS = (*ON_POSTGRES, *ON_BOTH, *ON_KAFKA, "replay")
 
 def main() -> int:
     """Measure and print; the exit code."""
+    start_from_nothing()
     parser = argparse.ArgumentParser(prog="make bench")
     parser.add_argument("only", nargs="*", choices=[*PARTS, []], help="measure these only")
     parser.add_argument("--svg", type=Path, help="draw it into this file, too")

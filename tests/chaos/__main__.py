@@ -28,6 +28,7 @@ from tests.chaos.storage import Storage, on_files, on_servers
 from tests.chaos.strangers import PER_MINUTE, Strangers, strangers
 from tests.support.kafka import kafka_server
 from tests.support.postgres import create_database, postgres_server
+from tests.support.process import start_from_nothing
 
 ROUNDS = 3
 WEBHOOKS = 20_000
@@ -39,6 +40,7 @@ STORAGES = ("files", "servers")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Play what was asked for, and print a table for each. Exits 2 for what cannot be played."""
+    start_from_nothing()
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("what", nargs="?", choices=("all", *PLAYS), default="all")
     parser.add_argument("--part", choices=tuple(outages.PARTS), action="append", help="one outage only; repeatable")

@@ -8,13 +8,13 @@ paused, until an operator resumes it.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import deque
 from dataclasses import dataclass, field
 
 from consumer.ledger.handling.handlers import ALL
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
+from consumer.work.transition import is_of_several
 
 WINDOW = 100
 RATIO = 0.5
@@ -155,14 +155,6 @@ class PauseRules:
             return None
         self._stopped.add((handler, application))
         return reason
-
-
-def is_of_several(row: Sequence[str], limit: int) -> bool:
-    """Whether so many died, by their applications, where none counts for more than half."""
-    if not 0 < limit <= len(row):
-        return False
-    counted = Counter(row).values()
-    return len(counted) > 1 and sum(min(count, (limit + 1) // 2) for count in counted) >= limit
 
 
 def _judge(handler: Handler, deaths: Deaths) -> str | None:
