@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Select, Table, delete, func, literal, not_, select, update
@@ -42,19 +43,19 @@ class Paused:
 
     of: frozenset[tuple[str, str]] = frozenset()
 
-    @property
+    @cached_property
     def names(self) -> frozenset[str]:
         """Those that are paused, be it for one application."""
         return frozenset(name for name, _ in self.of)
 
-    @property
+    @cached_property
     def wholly(self) -> frozenset[str]:
         """Those that are paused for all."""
         return frozenset(name for name, application in self.of if application == ALL)
 
     def holds(self, name: str, application: str) -> bool:
         """Whether nothing of this application may be begun."""
-        return (name, application) in self.of or (name, ALL) in self.of
+        return bool(self.of) and ((name, application) in self.of or (name, ALL) in self.of)
 
     def only(self, name: str) -> tuple[str, ...]:
         """The applications for which alone it is paused, in order; none where it is for all, or not at all."""

@@ -8,7 +8,7 @@ paused, until an operator resumes it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from consumer.ledger.handling.handlers import ALL
@@ -43,7 +43,7 @@ class Deaths:
 class Record:
     """What is remembered of one handler."""
 
-    deaths: dict[str, Deaths] = field(default_factory=dict)
+    deaths: defaultdict[str, Deaths] = field(default_factory=lambda: defaultdict(Deaths))
     row: list[str] = field(default_factory=list)
     newest: deque[str | None] = field(default_factory=lambda: deque(maxlen=WINDOW))
     hangs_in_a_row: int = 0
@@ -62,13 +62,13 @@ class PauseRules:
     """Watches results; says when to pause, once per handler, or handler and application, until `forget`."""
 
     def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
+        self._records = defaultdict[str, Record](Record)
         self._stopped: set[tuple[str, str]] = set()
 
     def forget(self, handler: str, application: str = ALL) -> None:
         """The handler was resumed, or for this application alone: it starts with a clean record."""
         if application != ALL:
-            record = self._records.get(handler, Record())
+            record = self._records[handler]
             record.deaths.pop(application, None)
             record.row = [one for one in record.row if one != application]
             record.newest = deque((one for one in record.newest if one != application), maxlen=WINDOW)
@@ -79,7 +79,7 @@ class PauseRules:
 
     def hung(self, handler: str, *, hung: bool) -> str | None:
         """A transactional attempt was cut off, or an attempt was not; why to pause the handler, or None."""
-        record = self._records.setdefault(handler, Record())
+        record = self._records[handler]
         record.hangs_in_a_row = record.hangs_in_a_row + 1 if hung else 0
         if record.hangs_in_a_row < HANGS_MAX:
             return None
@@ -89,9 +89,9 @@ class PauseRules:
         """A run came to `status`; why to pause the handler for its application, or None."""
         if status not in (RunStatus.SUCCEEDED, RunStatus.DEAD):
             return None
-        record = self._records.setdefault(handler.name, Record())
+        record = self._records[handler.name]
         record.succeeded(status)
-        deaths = record.deaths.setdefault(application, Deaths())
+        deaths = record.deaths[application]
         deaths.saw(is_dead=status is RunStatus.DEAD)
         if status is not RunStatus.DEAD or not handler.pause_after or (reason := _judge(handler, deaths)) is None:
             return None
@@ -100,7 +100,7 @@ class PauseRules:
     def saw_of_several(self, handler: Handler, status: RunStatus, application: str) -> str | None:
         """The same, where several applications are set up: why to pause the handler for all of them, or None. What dies
         in a row for several is no shop's own fault. Those for which it is paused already do not count."""
-        record = self._records.setdefault(handler.name, Record())
+        record = self._records[handler.name]
         if status is RunStatus.SUCCEEDED:
             record.row.clear()
             record.newest.append(None)
@@ -121,7 +121,7 @@ class PauseRules:
 
     def blocked(self, handler: str) -> str | None:
         """A transactional handler blocked the worker's own loop."""
-        record = self._records.setdefault(handler, Record())
+        record = self._records[handler]
         record.blocks += 1
         return (
             self._stop(handler, f"blocked the event loop {BLOCKS_MAX} times") if record.blocks >= BLOCKS_MAX else None
@@ -129,7 +129,7 @@ class PauseRules:
 
     def cut(self, handler: str) -> str | None:
         """A transactional handler blocked the worker's own loop until it was cut off: all waited for that long."""
-        record = self._records.setdefault(handler, Record())
+        record = self._records[handler]
         record.cuts += 1
         record.calm = 0
         if record.cuts < CUTS_MAX:
