@@ -16,7 +16,8 @@ from consumer.retry import Lasting, RetryPolicy
 
 LOG = structlog.get_logger()
 
-STOP_GRACE_S = 3.0
+STOP_GRACE_S = 0.5
+"""Enough to publish and note what was read. A walk takes longer than any grace: it is cut, and goes on from there."""
 TOOK_MAX_S: Final = 30.0
 # The first call with refused credentials fails with the one, those after it with the other.
 REFUSED: Final = frozenset({AuthenticationError.code, CircuitOpen.code})

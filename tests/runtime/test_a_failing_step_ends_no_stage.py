@@ -217,6 +217,17 @@ async def test_at_a_stop_a_step_under_way_has_a_while_to_end(
     assert (stage.ended, stage.failure.code) == ([ended], code)
 
 
+async def test_a_stop_waits_for_no_walk() -> None:
+    # case: I4
+    stage, stop = Slow(), asyncio.Event()
+    running = asyncio.create_task(stage.run(stop))
+    await stage.entered.wait()
+    stop.set()
+    async with asyncio.timeout(2):
+        await running
+    assert stage.ended == ["cut"]
+
+
 def test_at_first_nothing_holds_it_up() -> None:
     failure = StageFailure("backfill default")
     assert (failure.error, failure.code, failure.times, failure.took_s) == (None, None, 0, 0.0)
