@@ -171,6 +171,7 @@ async def test_what_was_no_history_before_is_none_in_the_new_ledger(
             await session.execute(delete(AUDIT))  # a trail comes into a ledger without a note
         done = await asyncio.to_thread(desk.call, "events", "import", "--missing", *rest)
         assert (done.returncode, "lacking" in done.stdout) == (0, False), done.stdout
+        assert "of default nothing that was read" in done.stdout, "as in an export from before these were written down"
         async with database.transaction() as session:
             assert await Began.of(session, "default") == began
             await began.keep(session, "default", token=1, now=NOW)  # a leader of the new ledger may write it
@@ -250,12 +251,14 @@ async def test_what_was_seen_at_the_service_is_no_news_in_the_new_ledger(
             await events.record(session, told, NOW)
             await observations.keep(session, [*remembered, *unread, came])
             await kept.keep(session, "default", token=7, now=NOW)
+            await Began(began=NOW).keep(session, "default", token=7, now=NOW)
         with patch.object(export, "UNSETTLED_AT_ONCE", 2):  # several pages
             files = await exported(shop.desk, tmp_path / "kept")
     database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
     try:
         await schema.upgrade(database)
-        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        done = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        assert done["unobserved"] == []
         async with database.reading() as session:
             state = await load_state(session, "default")
         assert (state.baselined, state.payments_baselined) == (True, True)

@@ -125,9 +125,13 @@ def import_events(
     output = Output(as_json)
     found = run(_imported(settings_looking(), files, missing=missing, output=output))
     names = [f"{application}/{event_id}" for application, event_id in found.named]
+    unread = bodies.unobserved(found.first_walks)
     output.document({"events": found.events, "bodies": found.bodies, "there": found.there,
-                     "missing": found.missing})  # fmt: skip
+                     "missing": found.missing, "unobserved": unread})  # fmt: skip
     output.line(f"{found.bodies} bodies are back, {found.there} were there; {found.events} events came in with theirs")
+    if unread:
+        output.line(f"of {', '.join(unread)} nothing that was read of orders and subscriptions is in these files: what "
+                    "is paid there by now, and no event tells of, counts as history (deploy/backup.md)")  # fmt: skip
     if found.missing:
         output.line(f"{found.missing} events are not in this ledger, as {', '.join(names)}: --missing takes them in")
         raise typer.Exit(1)

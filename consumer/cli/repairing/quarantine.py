@@ -153,6 +153,8 @@ def retry(chosen: Wanted, reason: Why, yes: Yes = False, as_json: Json = False) 
     # One that lies here again by now stays, or is put here after this: no order of the two loses it.
     gone, again = run(_taken_out(settings, rows))
     _say(as_json, "retried", rows, more=more, again=again, went=len(rows) - len(gone) - len(again))
+    if bare := sum(_is_unknown(row) and not orjson.loads(row.headers) for row in rows):
+        Output(as_json).line(f"{bare} of them kept (before 2026-11-28) without what proved them: the service is asked")
 
 
 @app.command()

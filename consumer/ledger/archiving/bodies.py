@@ -204,6 +204,14 @@ async def take_first_walks(session: AsyncSession, found: Sequence[Record]) -> in
     return 0 if whole else max((one["events"] - here for one in found), default=0)
 
 
+def unobserved(found: Sequence[Record]) -> Sequence[str]:
+    """The applications, in order, of which it is not told that a walk of the state has remembered what was there
+    before: of these the export holds nothing that was read. So it is of each in one from before 2026-11-29. Pure."""
+    walks = [_row(_WALKS, one["first_walk"]) for one in found]
+    named = {walk: {row["application"] for row in walks if row["walk"] == walk} for walk in (FIRST_WALK, RECONCILE)}
+    return sorted(named[FIRST_WALK] - named[RECONCILE])
+
+
 async def require_no_replay(session: AsyncSession) -> None:
     """None begins before the transaction is over, either. Raises ArchiveWaits."""
     await plans.take_turns(session)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -271,3 +272,22 @@ def test_what_work_knew_no_application_for_is_told_and_goes_back_as_it_was(
     assert (came.key, came.value, dict(came.headers)) == (sent.key, sent.value, dict(sent.headers))
     assert "records_refused" not in desk.call("status", "--json").stdout
     assert asyncio.run(_hints(environ)) == []
+
+
+# case: G13, G8
+@pytest.mark.usefixtures("upgraded")
+def test_a_record_that_lost_what_proved_it_is_asked_about_and_that_is_said(desk: Desk, environ: dict[str, str]) -> None:
+    async def put() -> None:
+        """As an older `work` kept it."""
+        database = Database(environ["CONSUMER_DATABASE_URL"])
+        async with database.transaction() as session:
+            bare = Delivery(application="club", id="payments.events/0/7", raw=b"{}", received_at=NOW, headers={})
+            sent = replace(bare, id="dlv_1", headers={"user-agent": "service/1"})
+            await quarantine.put(session, [(one, Reason.UNKNOWN_APPLICATION) for one in (bare, sent)], NOW)
+        await database.stop()
+
+    asyncio.run(put())
+    words = ("--because", "unknown_application", "--reason", "it is known now", "--yes")
+    told = desk.call("quarantine", "retry", *words).stdout
+    assert told.startswith("retried: 2 delivery(s)\n1 of them "), told
+    assert "the service is asked" in told
