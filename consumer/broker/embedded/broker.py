@@ -39,7 +39,6 @@ GROUP_FORGOTTEN_AFTER_S = 30 * 86_400.0
 CHUNK_RECORDS = 500
 CHUNK_BYTES = 4 * 1024 * 1024
 READY_WITHIN_S = 1.5
-TOUCH_EVERY_S = 10.0
 
 
 class EmbeddedBroker:
@@ -69,7 +68,6 @@ class EmbeddedBroker:
         self._layouts: dict[str, TopicLayout] = {}
         self._subscriptions: list[EmbeddedSubscription] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._written_at = float("-inf")
         self._watches = False
 
     async def start(self) -> None:
@@ -119,7 +117,6 @@ class EmbeddedBroker:
     async def probe(self, topics: Iterable[str]) -> None:  # noqa: ARG002 - the Protocol's
         """See the Protocol: all topics are in one file."""
         await self._open_file().write(touch, READY_WITHIN_S)
-        self._written_at = time.monotonic()
 
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol (cases I1, I2, I22)."""
@@ -183,14 +180,14 @@ class EmbeddedBroker:
         return subscription
 
     async def check(self) -> bool:
-        """Whether the file answers; after a failed write and now and then, whether it takes writes (again); after one
-        that the full disk refused, whether it takes as much."""
+        """Whether the file answers; after a failed write, whether it takes writes again; after one that the full disk
+        refused, whether it takes as much. Who wants to know before he writes asks `probe` now and then."""
         file = self._file
         if file is None:
             return False
         if file.lacks_bytes:
             await file.prove_room(READY_WITHIN_S)
-        elif file.write_failed or time.monotonic() - self._written_at >= TOUCH_EVERY_S:
+        elif file.write_failed:
             await self.probe(())
         await file.read(data_version, READY_WITHIN_S)
         return True
