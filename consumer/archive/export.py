@@ -12,13 +12,17 @@ from consumer.ledger import Database
 from consumer.ledger.archiving import bodies
 from consumer.ledger.archiving.bodies import Record
 from consumer.ledger.archiving.observed import KINDS, observed
+from consumer.ledger.archiving.quarantined import quarantined
 from consumer.ledger.archiving.settled import stretch
 
 UNSETTLED_AT_ONCE = 500
+QUARANTINED_AT_ONCE = 20
+"""Each has its body, which may be a megabyte."""
 
 
 async def export(database: Database, folder: Path, *, clock: Clock, written_by: str) -> Pruned:
-    """Write them, and last what is still to be sent or read, what was last read, and how walks began; what was written.
+    """Write them, and last what is still to be sent or read, what lies in quarantine, what was last read, and how walks
+    began; what was written.
     Raises ArchiveError, LedgerError."""
     done, after, is_over = Pruned(), 0, False
     while not is_over:
@@ -32,6 +36,7 @@ async def export(database: Database, folder: Path, *, clock: Clock, written_by: 
                 is_over, after = part.until is None, part.until or after
             if is_over:
                 await _add_unsettled(file, database)
+                await _add_quarantined(file, database)
                 await _add_observed(file, database)
                 await _add_first_walks(file, database, done.events + file.events)
             path = await file.finish()
@@ -52,6 +57,15 @@ async def _add_unsettled(file: Filling, database: Database) -> None:
                 portion = []
     if portion:
         await file.add_records(portion)
+
+
+async def _add_quarantined(file: Filling, database: Database) -> None:
+    after: int | None = 0
+    while after is not None:
+        async with database.reading() as session:
+            found, after = await quarantined(session, after, QUARANTINED_AT_ONCE)
+        if found:
+            await file.add_records(found)
 
 
 async def _add_observed(file: Filling, database: Database) -> None:

@@ -16,6 +16,7 @@ from sqlalchemy import delete, select, update
 
 from consumer.archive import bring, export
 from consumer.errors import LedgerUnavailable
+from consumer.events import Delivery
 from consumer.ledger import Database, processes
 from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.engine import schema
@@ -24,10 +25,11 @@ from consumer.ledger.handling import events, handlers
 from consumer.ledger.handling.handlers import ALL
 from consumer.ledger.plans import plans
 from consumer.ledger.processes import Pulse
-from consumer.ledger.reading import observations, read_requests
+from consumer.ledger.reading import observations, quarantine, read_requests
 from consumer.ledger.reading.observation import ObjectKind, observation_id
 from consumer.ledger.reading.observations import Observed
-from consumer.ledger.tables import AuditRow, ObservationRow, ReadRow
+from consumer.ledger.tables import AuditRow, ObservationRow, QuarantineRow, ReadRow
+from consumer.reason import Reason
 from consumer.sync.backfill.cutover import Began
 from consumer.sync.reconcile.state import ReconcileState, load_state
 from consumer.work.registry import handlers_of
@@ -41,6 +43,7 @@ from tests.support.handling.projections import said
 AUDIT = AuditRow.__table__
 READS = ReadRow.__table__
 OBSERVATIONS = ObservationRow.__table__
+QUARANTINE = QuarantineRow.__table__
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -319,6 +322,33 @@ async def test_who_is_paused_is_paused_in_the_new_ledger(
             await handlers.register(session, ours, NOW)  # as the first worker does
             assert (await handlers.paused(session)).of == {(ours[0].name, ALL), (ours[1].name, "far")}
             assert not await handlers.waiting(session)
+    finally:
+        await database.stop()
+
+
+# case: G12, G13
+async def test_what_lies_in_quarantine_lies_there_in_the_new_ledger(
+    sqlite_ledger: Database, tmp_path: Path, empty_url: str
+) -> None:
+    """It may be a paid order, as of an application that was not set up yet."""
+    odd = Delivery(application="club", id="dlv_1", raw=b"\xff{}" * 1000, received_at=NOW, headers={"a": "b"})
+    kept = [odd, replace(odd, id="dlv_2", raw=b'{"id":"evt_7"}', event_id="evt_7")]
+    async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
+        async with sqlite_ledger.transaction() as session:
+            await quarantine.put(session, [(one, Reason.UNKNOWN_APPLICATION) for one in kept], NOW)
+        with patch.object(export, "QUARANTINED_AT_ONCE", 1):  # several pages
+            files = await exported(shop.desk, tmp_path / "kept")
+        was = await rows(sqlite_ledger, QUARANTINE)
+    database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
+    try:
+        await schema.upgrade(database)
+        async with database.transaction() as session:
+            await quarantine.put(session, [(replace(odd, id="mine"), Reason.NOT_JSON)], NOW)  # under the first number
+        for _ in range(2):
+            await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        came = [one for one in await rows(database, QUARANTINE) if one["delivery_id"] != "mine"]
+        assert [{**one, "id": 0} for one in came] == [{**one, "id": 0} for one in was]
+        assert [one["raw"] for one in came] == [one.raw for one in kept]
     finally:
         await database.stop()
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.columns import insert_into
 from consumer.errors import ArchiveForeign, ArchiveInvalid, ArchiveWaits
 from consumer.events import Source
-from consumer.ledger.archiving import derivation
+from consumer.ledger.archiving import derivation, quarantined
 from consumer.ledger.archiving.documents import document, values
 from consumer.ledger.archiving.settled import Aged, settled
 from consumer.ledger.engine.chunks import matching
@@ -30,6 +30,7 @@ from consumer.ledger.tables import (
     HandlerRow,
     ObservationRow,
     OutboxRow,
+    QuarantineRow,
     ReadRow,
     RunRow,
 )
@@ -42,10 +43,13 @@ _HANDLERS: Table = HandlerRow.__table__
 _PAUSES: Table = HandlerPauseRow.__table__
 _OBSERVATIONS: Table = ObservationRow.__table__
 _WALKS: Table = BookmarkRow.__table__
+_QUARANTINE: Table = QuarantineRow.__table__
 _AGED: Final = ("seq", "application", "id", "key", "type", "source", "received_at")
 _CLAIM: Final = {"claimed_by": None, "claimed_until": None}
 _TRIES: Final = {"waiting_since": None, "waiting_reason": None}
-_BESIDE: Final = {"read": _READS, "handler": _HANDLERS, "pause": _PAUSES, "observation": _OBSERVATIONS}
+_BESIDE: Final = {
+    "read": _READS, "handler": _HANDLERS, "pause": _PAUSES, "observation": _OBSERVATIONS, "quarantine": _QUARANTINE,
+}  # fmt: skip
 """What comes along beside events, by its word in a record: what is here already stands."""
 IS_HERE: Final = _EVENTS.c.archive.is_(None)
 RUNS_MAX: Final = 10_000
@@ -56,7 +60,7 @@ TAKEN: Final = b"{}"
 Record = Mapping[str, Any]
 """`event` with its `runs` and, of a derived one, its `outbox` row; or an `outbox` row alone, which is still to be
 sent; or a `read` that was asked for; or a `handler`, which may be paused; or a `pause` of one for one application;
-or an `observation`, the last of its object;
+or an `observation`, the last of its object; or a delivery in `quarantine`;
 or `first_walk`, how an application's began, in a ledger of so many `events`."""
 
 
@@ -287,6 +291,9 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
         known_there = [_row(_HANDLERS, one["handler"]) | _TRIES for one in found if "handler" in one]
         await _take_beside(session, _HANDLERS, known_there)
         await _take_beside(session, _PAUSES, [_row(_PAUSES, one["pause"]) for one in found if "pause" in one])
+        await quarantined.take_in(
+            session, [_row(_QUARANTINE, one["quarantine"]) for one in found if "quarantine" in one]
+        )
         brought += Brought(events=len(news), first_walks=tuple(one for one in found if "first_walk" in one))
         await _go_on_counting(session)
     return brought

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Boolean, Column, Integer, LargeBinary, Table
 
-from consumer.columns import UtcDateTime
+from consumer.columns import PackedBytes, UtcDateTime
 from consumer.document import storable
 
 NUMBER_MAX: Final = 2**53
@@ -63,7 +63,7 @@ def _of_type(column: Column[Any], value: Any) -> Any:
         if at.tzinfo is None:
             raise ValueError("no zone")
         return at
-    if isinstance(kind, LargeBinary):
+    if isinstance(kind, LargeBinary | PackedBytes):
         return value.encode() if isinstance(value, str) else base64.b64decode(value["base64"], validate=True)
     wanted = bool if isinstance(kind, Boolean) else int if isinstance(kind, Integer) else str
     if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):

@@ -117,6 +117,10 @@ _AGED = Aged(
     received_at=AT, bytes=2,
 )  # fmt: skip
 _DIGEST = digest(b"{}" + b" " * 400)
+_LAY_ELSEWHERE = {
+    "id": 1, "application": "default", "delivery_id": "dlv_moved", "event_id": None, "reason": "not_json",
+    "raw": b"{", "headers": "{}", "received_at": NOW, "created_at": NOW,
+}  # fmt: skip
 _FIRST_WALK = {
     "first_walk": {
         "application": "default", "walk": "first_walk", "token": 1, "state": "{}", "updated_at": AT.isoformat(),
@@ -169,6 +173,8 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.archiving.bodies.take_first_walks": [{"found": []}, {"found": [_FIRST_WALK]}],
     "ledger.archiving.bodies.put_back": [{"found": [], "brings_missing": True}],
     "ledger.archiving.observed.observed": [{"after": after} for after in ("", "past_1000001")],
+    "ledger.archiving.quarantined.quarantined": [{"after": 0, "limit": 20}],
+    "ledger.archiving.quarantined.take_in": [{"rows": [_LAY_ELSEWHERE]}],
     "ledger.archiving.passes.keep": [{"found": LastPass()}],
     "ledger.archiving.settled.stretch": [{"after": 0, "before": NOW}],
     "ledger.archiving.settled.settled": [{"aged": [_AGED]}],
