@@ -5,11 +5,13 @@ Lines and tables are few words here: a library for them would be a tenth of what
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TextIO
+from io import RawIOBase
+from typing import Annotated, Any, TextIO, cast
 
 import orjson
 import typer
@@ -32,7 +34,7 @@ class Output:
     def document(self, value: Any) -> None:
         """The answer as JSON; nothing when people read."""
         if self.as_json:
-            _written(printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z)))
+            written(printable_json(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z)) + b"\n")
 
     def line(self, text: str) -> None:
         """A line for people; blank lines may stand before it."""
@@ -64,16 +66,22 @@ class Output:
 
 def _print(text: str) -> None:
     """A line as it is; letters that stdout does not have stand there as their escape."""
-    _written(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+    written(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace") + b"\n")
 
 
-def _written(line: bytes) -> None:
-    """A line to stdout. Goes on when nobody reads any more (`consumer status | head -1`): the exit code is the
+def written(text: bytes) -> None:
+    """All of it to stdout. Goes on when nobody reads any more (`consumer status | head -1`): the exit code is the
     answer's, and not the pipe's. Raises OutputUnwritable when the disk takes no more."""
     try:
         sys.stdout.flush()
-        sys.stdout.buffer.write(line + b"\n")
-        sys.stdout.buffer.flush()
+        # By PYTHONUNBUFFERED, as in the image, it is the bare file, which may take a part and says how much.
+        file, rest = cast("RawIOBase", sys.stdout.buffer), memoryview(text)
+        while rest:
+            taken = file.write(rest)
+            if taken is None:
+                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            rest = rest[taken:]
+        file.flush()
     except BrokenPipeError:
         to_nowhere(sys.stdout)
     except OSError as error:

@@ -16,29 +16,45 @@ STUCK = 2
 """No `work` process lives."""
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_the_exit_code_is_the_answers(tmp_path: Path, more: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "code"), [(["status"], STUCK), (["status", "--json"], STUCK), (["audit", "export", "-"], 0)]
+)
+def test_the_exit_code_is_the_answers(tmp_path: Path, words: list[str], code: int) -> None:
     settings = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db", "CONSUMER_LOG_LEVEL": "error"}
     assert Desk(settings).call("db", "upgrade").returncode == 0
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
     reads, writes = os.pipe()
     os.close(reads)
     try:
-        words = [sys.executable, "-m", "consumer", "status", *more]
-        done = subprocess.run(words, env=kept | settings, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=60)
+        command = [sys.executable, "-m", "consumer", *words]
+        done = subprocess.run(
+            command, env=kept | settings, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=60
+        )
     finally:
         os.close(writes)
-    assert (done.returncode, done.stderr) == (STUCK, "")
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 def test_a_full_disk_is_not_taken_for_the_ledgers(tmp_path: Path) -> None:
     settings = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"}
     assert Desk(settings).call("db", "upgrade").returncode == 0
-    done = _into_a_full_disk("events", "list", settings=settings)
+    for words in (["events", "list"], ["audit", "export", "-"]):
+        done = _into_a_full_disk(*words, settings=settings)
+        assert done.returncode == 1, words
+        assert done.stderr.startswith("error[output_unwritable]: "), words
+        assert done.stderr.endswith("(reason=No space left on device)\n"), words
+        assert done.stderr.count("\n") == 1, words
+
+
+@pytest.mark.parametrize("unbuffered", ["1", ""], ids=["as in the image", "buffered"])
+def test_a_disk_that_takes_a_part_has_not_taken_the_answer(tmp_path: Path, unbuffered: str) -> None:
+    """Unbuffered, a write that finds room for a part says so and raises nothing: the JSON was cut, with exit 0."""
+    code = "from consumer.cli.output import Output; Output(as_json=True).document(['x' * 1000] * 200)"
+    words = ["sh", "-c", 'ulimit -f 64; exec "$PYTHON" -c "$CODE" > "$FILE"']
+    more = {"PYTHON": sys.executable, "CODE": code, "FILE": str(tmp_path / "answer"), "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(words, env=os.environ | more, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("error[output_unwritable]: ")
-    assert done.stderr.endswith("(reason=No space left on device)\n")
-    assert done.stderr.count("\n") == 1
+    assert "OutputUnwritable" in done.stderr
 
 
 def test_a_help_text_that_finds_no_room_is_told_as_that() -> None:

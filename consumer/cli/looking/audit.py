@@ -16,7 +16,7 @@ import typer
 
 from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.filters import Limit, more_line, page
-from consumer.cli.output import Json, Output
+from consumer.cli.output import Json, Output, written
 from consumer.document import printable_json
 from consumer.errors import UsageError
 from consumer.ledger import Database
@@ -68,8 +68,7 @@ def export(file: ExportFile, as_json: Json = False) -> None:
     if str(file) == "-":
         if as_json:
             raise UsageError("--json goes with a file: on stdout there is the export itself")
-        run(_export(_to_a_terminal if sys.stdout.isatty() else sys.stdout.buffer.write))
-        sys.stdout.buffer.flush()
+        run(_export(_to_a_terminal if sys.stdout.isatty() else written))
         return
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -91,7 +90,7 @@ def export(file: ExportFile, as_json: Json = False) -> None:
 
 def _to_a_terminal(line: bytes) -> None:
     """Who looks at it gets it as a terminal may show it; a file, or a command behind a pipe, to the byte."""
-    sys.stdout.buffer.write(printable_json(line))
+    written(printable_json(line))
 
 
 async def _export(write: Callable[[bytes], object]) -> Head:
