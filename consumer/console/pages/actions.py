@@ -18,7 +18,7 @@ from consumer.console.operators.vocabulary import REASON_MAX_CHARS
 from consumer.console.operators.words import say
 from consumer.console.pages.desk import DESK
 from consumer.console.pages.door import USER
-from consumer.console.pages.render import link
+from consumer.console.pages.render import link, root
 from consumer.console.views import order_view, subscription_view
 from consumer.document import storable
 from consumer.errors import NotFound, UsageError
@@ -82,7 +82,7 @@ def button(do: Do, *, needs_reason: bool = True) -> Callable[[web.Request], Awai
         async with request.app[DESK].database.transaction() as session:
             now = await shared_time(session)
             done, way = await do(request, Act(session, form, by=request[USER].actor, reason=reason, now=now))
-        raise web.HTTPSeeOther(f"{way}{'&' if '?' in way else '?'}done={done}")
+        raise web.HTTPSeeOther(f"{root(request)}{way}{'&' if '?' in way else '?'}done={done}")
 
     return press
 

@@ -141,10 +141,10 @@ async def list_quarantine(request: web.Request) -> web.Response:
         raise UsageError(f"reason is one of {', '.join(Reason)}")
     reason = None if word is None else Reason(word)
     async with desk.database.reading() as session:
-        rows = await quarantine.newest(session, application=application, reason=reason, limit=LISTED)
+        rows = await quarantine.newest(session, application=application, reason=reason, limit=LISTED + 1)
         counted = await quarantine.count_since(session, EVER, application)
-    rows_ = [delivery_document(row) for row in rows]
-    return page(request, "lists/quarantine.html", rows=rows_, counted=counted.most_common(), reason=word)
+    rows_, more = [delivery_document(row) for row in rows[:LISTED]], len(rows) > LISTED
+    return page(request, "lists/quarantine.html", rows=rows_, more=more, counted=counted.most_common(), reason=word)
 
 
 async def list_handlers(request: web.Request) -> web.Response:
@@ -176,8 +176,8 @@ async def list_handlers(request: web.Request) -> web.Response:
 async def list_plans(request: web.Request) -> web.Response:
     """The newest replay plans."""
     async with request.app[DESK].database.reading() as session:
-        rows = await plans.newest(session, LISTED)
-    return page(request, "lists/plans.html", rows=rows)
+        rows = await plans.newest(session, LISTED + 1)
+    return page(request, "lists/plans.html", rows=rows[:LISTED], more=len(rows) > LISTED)
 
 
 async def list_audit(request: web.Request) -> web.Response:

@@ -22,8 +22,10 @@ FOREIGN_MAX_CHARS = 100_000
 
 
 async def overview(request: web.Request) -> web.Response:
-    """How things stand: what `consumer status` says."""
-    return page(request, "overview.html", found=await request.app[DESK].standing())
+    """How things stand: what `consumer status` says. It is made anew by itself, unless it is to stand still: who types
+    an id there, or has it read out, would begin again each time."""
+    still = request.query.get("still") == "1"
+    return page(request, "overview.html", found=await request.app[DESK].standing(), still=still)
 
 
 async def subject(request: web.Request) -> web.Response:

@@ -43,7 +43,13 @@ def page(request: web.Request, template: str, status: int = 200, **values: Any) 
     text = (
         environment()
         .get_template(template)
-        .render(user=request.get(USER), done=DONE.get(request.query.get("done", "")), here=request.path, **values)
+        .render(
+            user=request.get(USER),
+            done=DONE.get(request.query.get("done", "")),
+            here=request.path,
+            root=root(request),
+            **values,
+        )
     )
     return web.Response(text=text, content_type="text/html", status=status, headers=HEADERS)
 
@@ -69,10 +75,17 @@ def environment() -> Environment:
 
 
 def link(page_: str, /, **query: object) -> str:
-    """The address of a page; what is None is left out. An application is named, whichever: a page without means
-    another where `default` is not set up."""
+    """The address of a page, as another page says it: relative, so that a proxy may serve them below any path. What is
+    None is left out. An application is named, whichever: a page without means another where `default` is not set up."""
     given = {name: value for name, value in query.items() if value is not None}
-    return f"{PREFIX}/{page_}" + (f"?{urlencode(given)}" if given else "")
+    return page_ + (f"?{urlencode(given)}" if given else "")
+
+
+def root(request: web.Request) -> str:
+    """The way from this address to where the pages are: `./` from a page, further from a button's address, or from one
+    that leads nowhere."""
+    below = request.rel_url.raw_path.removeprefix(f"{PREFIX}/")
+    return "../" * below.count("/") or "./"
 
 
 def about(key: str, application: str) -> Markup:

@@ -78,7 +78,7 @@ async def _problems(request: web.Request, handler: WebHandler) -> web.StreamResp
             return await handler(request)
     except Exception as error:  # noqa: BLE001 - every one has a page, and what is unexpected is logged
         found = problem_of(LedgerSlow() if limit.expired() else error)
-    answer = page(request, "problem.html", found.status, problem=found)
+    answer = page(request, "problem.html", found.status, problem=found, pressed=request.method == "POST")
     answer.headers.update(found.headers)
     return answer
 
@@ -89,4 +89,4 @@ async def _style(_: web.Request) -> web.Response:
 
 
 async def _to_the_pages(_: web.Request) -> web.Response:
-    raise web.HTTPSeeOther(f"{PREFIX}/")
+    raise web.HTTPSeeOther(f"{PREFIX.removeprefix('/')}/")  # from `/` and `/console`, whatever a proxy calls them

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from consumer.clock import DrivenClock
 from consumer.console.pages.desk import Desk
@@ -89,4 +90,5 @@ async def text(pages: Pages, path: str, status: int = 200) -> str:
 async def press(pages: Pages, act: str, **fields: str) -> tuple[int, str]:
     """A button pressed: the status, and where it leads, or what the page says that refuses."""
     async with pages.post(f"/console/act/{act}", data=fields, allow_redirects=False) as response:
-        return response.status, response.headers.get("Location") or await response.text()
+        way = response.headers.get("Location")
+        return response.status, str(response.url.join(URL(way)).relative()) if way else await response.text()

@@ -21,6 +21,8 @@ from consumer.console.pages.desk import KEPT_S
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database, audit
 from consumer.ledger.handling import events, handlers, runs
+from consumer.ledger.plans import plans
+from consumer.ledger.plans.plans import Decided
 from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler
@@ -30,7 +32,8 @@ from tests.console.test_figures_are_told_in_words import FOUND
 from tests.contract.ledger import facts
 from tests.support.handling.projections import START, Projections, observed, own, said
 
-EVENT = re.compile(r'href="(/console/event[^"]+)"')
+EVENT = re.compile(r'href="(event[^"]+)"')
+REFRESH = '<meta http-equiv="refresh" content="30">'
 
 ODD = ("a/b", "..", ".", "a b&c=d", "é?#%", "x" * 255, "'\"<>", "-x", "a;b+c")
 
@@ -38,7 +41,7 @@ ODD = ("a/b", "..", ".", "a b&c=d", "é?#%", "x" * 255, "'\"<>", "-x", "a;b+c")
 async def test_how_things_stand_is_what_status_says(pages: Pages) -> None:
     seen = await text(pages, "/console/")
     assert '<h1 class="grade degraded">degraded</h1>' in seen
-    assert '<a href="/console/dead"><code>dead_runs</code></a> 3 dead: see <code>consumer dead list</code>' in seen
+    assert '<a href="dead"><code>dead_runs</code></a> 3 dead: see <code>consumer dead list</code>' in seen
 
 
 async def test_figures_are_told_in_words(open_pages: Open) -> None:
@@ -77,6 +80,33 @@ async def test_a_ledger_that_is_away_is_a_page(open_pages: Open) -> None:
 
     seen = await text(await open_pages(status=status), "/console/", 503)
     assert "ledger_unavailable" in seen
+    assert REFRESH in seen, "a screen on the wall shows again how things stand, once the ledger is back"
+
+
+async def test_a_page_may_stand_still(pages: Pages) -> None:
+    """Who types an id there began again every 30 s."""
+    assert REFRESH in (moving := await text(pages, "/console/"))
+    assert '<a href="./?still=1">' in moving
+    still = await text(pages, "/console/?still=1")
+    assert REFRESH not in still
+    assert '<a href="./">' in still
+    assert REFRESH not in await text(pages, "/console/nothing", 404)
+
+
+async def test_a_list_says_that_there_are_more(
+    sqlite_ledger: Database, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with sqlite_ledger.transaction() as session:
+        for number in range(3):
+            await quarantine.put(session, [(facts.delivery(number), Reason.NOT_CONFIRMED)], facts.NOW)
+            decided = Decided(
+                by="ada", reason=None, filters={}, forced=False, renews_keys=False, items=0, predicted={}, digest=""
+            )
+            await plans.create(session, f"rpl_{number}", decided, facts.NOW)
+    for listed, is_more in ((2, True), (3, False)):
+        monkeypatch.setattr("consumer.console.pages.lists.LISTED", listed)
+        for path in ("quarantine", "plans"):
+            assert (f"the newest {listed}" in await text(pages, f"/console/{path}")) == is_more, path
 
 
 async def test_events_are_listed_by_whose_they_are(projections: Projections, pages: Pages) -> None:
@@ -99,8 +129,8 @@ async def test_an_order_says_why_it_waits(projections: Projections, pages: Pages
     seen = unescape(await text(pages, "/console/order?id=A1"))
     assert "held.amount_mismatch" in seen
     assert "an operator: <code>consumer say fulfilment.released A1 --application default --reason …</code>" in seen
-    assert '<a href="/console/event?id=evt_1&application=default">evt_1</a>' in seen
-    assert '<a href="/console/customer?id=c1&application=default">c1</a>' in seen
+    assert '<a href="event?id=evt_1&application=default">evt_1</a>' in seen
+    assert '<a href="customer?id=c1&application=default">c1</a>' in seen
     assert "<code>consumer explain order A1 --application default</code>" in seen
     assert "hold - → amount_mismatch" in seen
     assert "expected amount, USDC 10" in seen, "what was found, in words"
@@ -115,7 +145,7 @@ async def test_a_subscription_and_its_customer(projections: Projections, pages: 
     await projections.relay()
     seen = await text(pages, "/console/subscription?id=S1")
     assert "<dt>status</dt><dd>ACTIVE</dd>" in seen
-    assert '<a href="/console/customer?id=c1&amp;application=default">c1</a>' in seen
+    assert '<a href="customer?id=c1&amp;application=default">c1</a>' in seen
     seen = await text(pages, "/console/customer?id=c1")
     assert "Subscriptions" in seen
     assert "What the customer may use" in seen
@@ -157,7 +187,7 @@ async def test_what_an_application_sold_that_is_set_up_no_more_is_still_shown(
     for way in ("/console/find?name=A-old", "/console/order?id=A-old&application=gone"):
         shown = await text(pages, way)
         assert "<h1>order <code>A-old</code>" in shown
-        assert "/console/act/" not in shown, "whatever button there was, it was refused"
+        assert "act/" not in shown, "whatever button there was, it was refused"
         assert "set up no more" in shown
     assert "evt_o" in await text(pages, "/console/event?id=evt_o&application=gone")
 
@@ -175,7 +205,7 @@ async def test_an_event_shows_its_runs_and_their_failures(pages: Pages, three_de
     # case: R4
     seen = await text(pages, "/console/event?id=evt_1")
     assert '<strong class="dead">dead</strong>' in seen
-    assert '<a href="/console/order?id=1&amp;application=default">order:1</a>' in seen
+    assert '<a href="order?id=1&amp;application=default">order:1</a>' in seen
     assert "Nothing has the name" in await text(pages, "/console/event?id=evt_none", 404)
 
 
@@ -195,6 +225,7 @@ async def test_who_looks_gets_an_answer_whatever_the_ledger_does(
         seen = await response.text()
     assert "ledger_slow" in seen
     assert "Nothing was changed" not in seen
+    assert "was pressed" not in seen
 
 
 async def test_no_list_is_lost_where_no_application_is_called_default(open_pages: Open) -> None:
@@ -213,7 +244,7 @@ async def test_each_event_that_a_page_names_has_a_page(projections: Projections,
     named = EVENT.findall(await text(pages, "/console/order?id=A1"))
     assert len(named) > 1
     for path in named:
-        await text(pages, unescape(path))
+        await text(pages, f"/console/{unescape(path)}")
 
 
 @pytest.mark.parametrize(
@@ -359,9 +390,9 @@ async def test_times_in_what_changed_are_times(projections: Projections, pages: 
     assert 'period end - → <time datetime="2026-02-01T00:00:00+00:00">2026-02-01 00:00:00Z</time>' in seen
     assert re.search(r">[^<]*\d\dT\d\d:", seen) is None
     seen = await text(pages, "/console/audit")
-    event = r'<a href="/console/event\?id=(obs_\w+)&amp;application=default">\1</a>'
+    event = r'<a href="event\?id=(obs_\w+)&amp;application=default">\1</a>'
     assert re.search(rf"<td><time[^>]+>2026-01-01 [\d:]+Z</time>.+access:subscription.+{event}", seen) is not None
 
 
 async def test_what_waits_is_a_step_away_from_how_things_stand(pages: Pages) -> None:
-    assert '<dt>dead runs</dt><dd><a href="/console/dead">3</a></dd>' in await text(pages, "/console/")
+    assert '<dt>dead runs</dt><dd><a href="dead">3</a></dd>' in await text(pages, "/console/")

@@ -25,6 +25,10 @@ PATHS = (
 )  # fmt: skip
 TELEPHONE: ViewportSize = {"width": 360, "height": 640}
 DESK: ViewportSize = {"width": 1280, "height": 800}
+PAPER: ViewportSize = {"width": 718, "height": 1000}
+"""A4 within its margins."""
+CUT = """[...document.querySelectorAll("table")].filter(one => one.getBoundingClientRect().right > innerWidth)
+  .map(one => one.closest(".scroll").ariaLabel)"""
 BEYOND = """[document.scrollingElement, ...document.querySelectorAll(".scroll")]
   .filter(one => one.scrollWidth > one.clientWidth).map(one => one.getAttribute("aria-label") || "page")"""
 
@@ -109,6 +113,15 @@ async def test_nothing_lies_beyond_the_edge(address: str, browser: Browser, view
         await page.goto(f"{address}{path}")
         assert await page.evaluate(BEYOND) == [], path
     assert [one for one in complaints if "404" not in one] == []
+
+
+async def test_on_paper_no_column_is_cut(address: str, browser: Browser) -> None:
+    """A box that scrolls on a screen showed a reader of the paper its first columns alone."""
+    page, _ = await signed_in(browser, PAPER)
+    await page.emulate_media(media="print")
+    for path in PATHS:
+        await page.goto(f"{address}{path}")
+        assert await page.evaluate(CUT) == [], path
 
 
 async def test_each_button_says_of_what_it_is(address: str, browser: Browser) -> None:

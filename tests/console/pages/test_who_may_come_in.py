@@ -203,7 +203,7 @@ async def test_a_page_says_to_a_browser_what_it_may_do(pages: Pages) -> None:
             assert response.headers["X-Content-Type-Options"] == "nosniff"
     for path in ("/", "/console"):
         async with pages.get(path, allow_redirects=False) as response:
-            assert (response.status, response.headers["Location"]) == (303, "/console/")
+            assert (response.status, response.headers["Location"]) == (303, "console/")
 
 
 @pytest.mark.parametrize(
