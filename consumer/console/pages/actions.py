@@ -27,6 +27,8 @@ from consumer.ledger.handling import dead, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.reading import quarantine, read_requests
 from consumer.plugin import ReadRequest
+from handlers.books import orders_of
+from handlers.fulfilment.order import FINDING_OF_HOLD
 
 RUNS_MAX: Final = 1000
 INSTANT: Final = timedelta(microseconds=1)
@@ -36,6 +38,8 @@ SAID: Final = (
     "access.hold_lifted",
 )  # fmt: skip
 """The words that a page says; all of them: `consumer say`."""
+OF_A_HOLD: Final = ("fulfilment.released", "fulfilment.unfulfillable")
+"""Those that end what holds an order."""
 Form = Mapping[str, Any]
 
 
@@ -201,12 +205,22 @@ async def tell(request: web.Request, act: Act) -> tuple[str, str]:
     if word not in SAID:
         raise UsageError(f"a page says {', '.join(SAID)}; `consumer say` says the others")
     application = request.app[DESK].application(act.may("application"))
+    if word in OF_A_HOLD and await _is_held_otherwise(act, application, subject):
+        return "nothing", link("order", id=subject, application=application)
     data = {name: value for name in ("kind", "id") if (value := act.may(name)) is not None}
     await say(act.session, word, subject, application=application, by=act.by, reason=act.reason, now=act.now, data=data)
     if word.endswith("finding_closed"):
         return "said", link("findings", application=application)
     kind = "customer" if word.startswith("access.") else "order"
     return "said", link(kind, id=subject, application=application)
+
+
+async def _is_held_otherwise(act: Act, application: str, order_id: str) -> bool:
+    """Whether something else holds the order by now than the page showed, by its word or the finding of it: an order
+    that nobody had registered may be found to be paid too little once somebody does."""
+    seen, order = act.word("seen"), (await orders_of(act.session, application, [order_id])).get(order_id)
+    hold = order["hold"] if order else None
+    return hold is not None and seen not in (hold, FINDING_OF_HOLD.get(hold))
 
 
 async def read_again(request: web.Request, act: Act) -> tuple[str, str]:

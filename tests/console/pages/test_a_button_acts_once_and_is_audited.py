@@ -186,7 +186,10 @@ async def test_a_held_order_is_let_go(sqlite_ledger: Database, projections: Proj
     await projections.feed(own("checkout.registered", "order:A1", told))
     await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
     assert "Let it go" in await text(pages, "/console/order?id=A1")
-    word = {"word": "fulfilment.released", "subject": "A1", "application": "default", "reason": "a voucher"}
+    word = {
+        "word": "fulfilment.released", "subject": "A1", "application": "default", "reason": "a voucher",
+        "seen": "amount_mismatch",
+    }  # fmt: skip
     assert await press(pages, "say", **word) == (303, "/console/order?id=A1&application=default&done=said")
     projections.now = datetime.now(UTC) + timedelta(minutes=1)  # a page goes by the database's clock
     await projections.relay()
@@ -196,6 +199,32 @@ async def test_a_held_order_is_let_go(sqlite_ledger: Database, projections: Proj
     status, refused = await press(pages, "say", **word)
     assert status == 400
     assert "nothing holds the order" in refused
+
+
+async def test_what_holds_an_order_by_now_is_not_let_go_unseen(
+    sqlite_ledger: Database, projections: Projections, pages: Pages
+) -> None:
+    """Who let a held order go whose checkout was missing shipped one that was paid too little, once that came."""
+    # case: F20, F21
+    projections.options["handlers.fulfilment.handler"]["matching"] = "on"
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9"))
+    shown = [
+        word
+        for path in ("order?id=A1", "findings")
+        for button in ("Let it go", "There is nothing to deliver")
+        for word in forms(await text(pages, f"/console/{path}"), button)
+    ]
+    assert [one["seen"] for one in shown] == ["unmatched"] * 2 + ["paid_unmatched"] * 2
+    told = {"session_id": "s1", "order_id": "A1", "expected_amount": "10"}
+    await projections.feed(own("checkout.registered", "order:A1", told))
+    for word in shown:
+        assert await press(pages, "say", **word, reason="it is ours") == (
+            303,
+            "/console/order?id=A1&application=default&done=nothing",
+        )
+    assert not [one for one in await entries(sqlite_ledger) if one[0].startswith("operator:")]
+    (word, *_) = forms(await text(pages, "/console/order?id=A1"), "Let it go")
+    assert (await press(pages, "say", **word, reason="a voucher"))[1].endswith("done=said")
 
 
 @pytest.mark.parametrize("order", ["A\u00a01", "A1 ", " A1", "A\u200b1", "A\t1", "\u202eA1", "A1&\"'<b>"])
