@@ -115,10 +115,11 @@ async def list_dead(request: web.Request) -> web.Response:
 
 async def list_findings(request: web.Request) -> web.Response:
     """What waits for a person's decision, oldest first."""
-    desk, kind = request.app[DESK], _given(request, "kind")
-    application = desk.application(request.query.get("application"))
+    desk, kind, given = request.app[DESK], _given(request, "kind"), request.query.get("application")
     async with desk.database.reading() as session:
         waiting = await queues(session)
+        of_old = given in {one.application for one in waiting} - desk.applications.keys()
+        application = given if given and of_old else desk.application(given)
         found = await findings(session, application, kind)
         held = await held_by(session, application, {one["subject"] for one in found})
     total = sum(one.count for one in waiting if one.application == application and kind in (None, one.kind))
@@ -130,6 +131,7 @@ async def list_findings(request: web.Request) -> web.Response:
         held=held,
         total=total,
         application=application,
+        is_set_up=not of_old,
         kind=kind,
     )
 

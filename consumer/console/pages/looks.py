@@ -38,7 +38,6 @@ async def subject(request: web.Request) -> web.Response:
         try:
             found = await explain(session, application, (kind, id_), desk.policy, now, has_credentials=reads)
         except NotFound:
-            desk.application(application)
             return await _named(request, session, id_, application, but=link(kind, id=id_, application=application))
     is_set_up = application in desk.applications
     return page(request, "subject.html", kind=kind, id=id_, application=application, found=found, is_set_up=is_set_up)
@@ -47,10 +46,8 @@ async def subject(request: web.Request) -> web.Response:
 async def named_anything(request: web.Request) -> web.StreamResponse:
     """Any id leads to its subject; what leads to one only goes there at once."""
     name = named(request, "name")
-    application = request.query.get("application") or None
-    desk = request.app[DESK]
-    if application is not None:
-        desk.application(application)
+    desk, given = request.app[DESK], request.query.get("application")
+    application = desk.looked_at(given) if given else None
     async with desk.database.reading() as session:
         return await _named(request, session, name, application)
 
@@ -78,7 +75,9 @@ async def _found(session: AsyncSession, name: str, application: str | None) -> l
 async def _told(
     request: web.Request, session: AsyncSession, name: str, application: str | None, found: Sequence[Found]
 ) -> web.Response:
-    """The list of what has this name."""
+    """The list of what has this name. Raises NotFound for an application that is neither set up nor has any."""
+    if not found and application is not None:
+        request.app[DESK].application(application)
     alike = [] if found else await near(session, name, application=application)
     rows = [(one, _way(one)) for one in found]
     return page(request, "found.html", 200 if found else 404, name=name, found=rows, near=alike)
@@ -101,7 +100,6 @@ async def event(request: web.Request) -> web.Response:
         try:
             row, of_event, attempts, runbooks = await read_event(session, application, id_)
         except NotFound:  # what comes next is an event that is not published yet
-            desk.application(application)
             return await _told(request, session, id_, application, await _found(session, id_, application))
     said = orjson.dumps(payload_of(row).body, option=orjson.OPT_INDENT_2).decode()
     return page(

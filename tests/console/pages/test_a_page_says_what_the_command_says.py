@@ -192,6 +192,30 @@ async def test_what_an_application_sold_that_is_set_up_no_more_is_still_shown(
     assert "evt_o" in await text(pages, "/console/event?id=evt_o&application=gone")
 
 
+# case: G8
+async def test_what_was_found_in_an_application_that_is_set_up_no_more_is_shown_where_pages_lead(
+    pages: Pages, projections: Projections
+) -> None:
+    """The list of what waits led to a page that said that there was no such application; so did what comes next."""
+    told = {"session_id": "s1", "order_id": "A-old", "expected_amount": "10"}
+    await projections.feed(own("checkout.registered", "order:A-old", told, application="gone"))
+    at = START + timedelta(minutes=1)
+    await projections.feed(said("order.paid", "evt_o", order_id="A-old", amount="9", application="gone", at=at))
+    await projections.feed(said("order.paid", "evt_p", order_id="B-old", amount="9", application="gone", at=at))
+    (way,) = re.findall(r'href="(findings[^"]+)"', await text(pages, "/console/findings"))
+    shown = await text(pages, f"/console/{unescape(way)}")
+    assert "A-old" in shown
+    assert "set up no more" in shown
+    assert "act/" not in shown, "whatever button there was, it was refused"
+    for subject in re.findall(r'href="(find\?[^"]+)"', shown):
+        assert "A-old" in await text(pages, f"/console/{unescape(subject)}")
+    for event in EVENT.findall(await text(pages, "/console/order?id=B-old&application=gone")):
+        await text(pages, f"/console/{unescape(event)}")
+    assert "unknown" in await text(pages, "/console/findings?application=gome", 404)
+    for path in ("event?id=evt_no", "order?id=evt_no", "find?name=evt_no"):
+        assert "the application is unknown" in await text(pages, f"/console/{path}&application=gome", 404)
+
+
 async def test_what_only_events_speak_of_is_shown_and_leads_nowhere(sqlite_ledger: Database, pages: Pages) -> None:
     async with sqlite_ledger.transaction() as session:
         await events.record(session, [facts.event(1, key="order:a/b c")], facts.NOW)
