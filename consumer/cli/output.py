@@ -5,13 +5,13 @@ Lines and tables are few words here: a library for them would be a tenth of what
 
 from __future__ import annotations
 
-import errno
 import os
+import select
 import sys
 import unicodedata
 from collections.abc import Mapping, Sequence
-from io import RawIOBase
-from typing import Annotated, Any, TextIO, cast
+from io import BufferedWriter
+from typing import Annotated, Any, TextIO
 
 import orjson
 import typer
@@ -74,14 +74,14 @@ def written(text: bytes) -> None:
     answer's, and not the pipe's. Raises OutputUnwritable when the disk takes no more."""
     try:
         sys.stdout.flush()
-        # By PYTHONUNBUFFERED, as in the image, it is the bare file, which may take a part and says how much.
-        file, rest = cast("RawIOBase", sys.stdout.buffer), memoryview(text)
+        # The bare file, as it is by PYTHONUNBUFFERED (the image) in any case: it may take a part, and says how much.
+        file, rest = sys.stdout.buffer, memoryview(text)
+        file = file.raw if isinstance(file, BufferedWriter) else file
         while rest:
             taken = file.write(rest)
-            if taken is None:
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-            rest = rest[taken:]
-        file.flush()
+            if taken is None:  # whoever has the pipe's other end, or this terminal, too made it non-blocking
+                select.select((), (file,), ())
+            rest = rest[taken or 0 :]
     except BrokenPipeError:
         to_nowhere(sys.stdout)
     except OSError as error:

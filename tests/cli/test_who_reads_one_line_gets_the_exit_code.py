@@ -3,6 +3,7 @@ the answer goes to a full disk, that is what is said."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from tests.support.desk import Desk
 
 STUCK = 2
 """No `work` process lives."""
+LONG = "from consumer.cli.output import Output; Output(as_json=True).document(['x' * 1000] * 200)"
 
 
 @pytest.mark.parametrize(
@@ -47,11 +49,23 @@ def test_a_full_disk_is_not_taken_for_the_ledgers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["1", ""], ids=["as in the image", "buffered"])
+def test_a_pipe_that_is_full_for_now_is_waited_for(unbuffered: str) -> None:
+    """Who started it may have made the pipe non-blocking: the answer was cut there."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    more = {"PYTHONUNBUFFERED": unbuffered}
+    with subprocess.Popen([sys.executable, "-c", LONG], env=os.environ | more, stdout=writes) as process:
+        os.close(writes)
+        with os.fdopen(reads, "rb") as answer:
+            assert json.loads(answer.read()) == ["x" * 1000] * 200
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("unbuffered", ["1", ""], ids=["as in the image", "buffered"])
 def test_a_disk_that_takes_a_part_has_not_taken_the_answer(tmp_path: Path, unbuffered: str) -> None:
     """Unbuffered, a write that finds room for a part says so and raises nothing: the JSON was cut, with exit 0."""
-    code = "from consumer.cli.output import Output; Output(as_json=True).document(['x' * 1000] * 200)"
     words = ["sh", "-c", 'ulimit -f 64; exec "$PYTHON" -c "$CODE" > "$FILE"']
-    more = {"PYTHON": sys.executable, "CODE": code, "FILE": str(tmp_path / "answer"), "PYTHONUNBUFFERED": unbuffered}
+    more = {"PYTHON": sys.executable, "CODE": LONG, "FILE": str(tmp_path / "answer"), "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(words, env=os.environ | more, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "OutputUnwritable" in done.stderr
