@@ -299,6 +299,12 @@ class SchemaOutdated(LedgerError):
     code = "schema_outdated"
 
 
+class NotDerived(LedgerError):
+    """Events came in from archives of which the plugins' tables do not tell yet: `consumer rebuild all`, then start."""
+
+    code = "not_derived"
+
+
 class SchemaIncompatible(LedgerError):
     """The database lacks what this version needs, or asks for what it does not give; run the version that made it."""
 

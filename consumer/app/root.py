@@ -384,6 +384,7 @@ class App:
         from consumer.app.options import BUILT_IN
         from consumer.app.upkeep.care import Care
         from consumer.app.upkeep.taking import note_taken
+        from consumer.ledger.archiving import derivation
         from consumer.ledger.engine.grants import Grants
         from consumer.ledger.handling import handlers
         from consumer.work.build import build_worker
@@ -411,6 +412,7 @@ class App:
 
         async def work(stop: asyncio.Event) -> None:
             async with database.reading() as session:
+                await derivation.require_none(session)
                 known = await handlers.everyone(session)
             self.worker = build_worker(
                 database=database,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from consumer.archive import bring, export
+from consumer.cli.repairing import rebuild
 from consumer.errors import LedgerUnavailable
 from consumer.events import Delivery
 from consumer.ledger import Database, processes
@@ -32,13 +34,15 @@ from consumer.ledger.tables import AuditRow, ObservationRow, QuarantineRow, Read
 from consumer.reason import Reason
 from consumer.sync.backfill.cutover import Began
 from consumer.sync.reconcile.state import ReconcileState, load_state
-from consumer.work.registry import handlers_of
+from consumer.work.registry import BrokenPlugin, Registry, handlers_of, load_registry
 from tests.access.test_rebuild import OURS, PLUGINS
 from tests.archive.old_shop import EVENTS, OUTBOX, RUNS, decisions, opened, rows
 from tests.contract.ledger.facts import NOW, event
 from tests.support.desk import Desk
 from tests.support.handling.live import Live
 from tests.support.handling.projections import said
+from tests.support.ports import free_port
+from tests.support.process import command
 
 AUDIT = AuditRow.__table__
 READS = ReadRow.__table__
@@ -125,10 +129,20 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         assert [(one["event_id"], one["handler"], one["status"]) for one in await rows(database, RUNS)] == ran
         assert await told(database) == was_told
         assert "not_derived" in (await asyncio.to_thread(desk.call, "invariants")).stdout
+        settings = {"CONSUMER_DATABASE_URL": empty_url, "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db"}
+        settings["CONSUMER_INTERNAL_PORT"] = str(free_port())
+        refused = await asyncio.to_thread(partial(command, "work", environ=settings))
+        assert (refused.returncode, "error[not_derived]" in refused.stderr) == (1, True), "it would ship what is held"
         await asyncio.to_thread(desk.ask, "rebuild", "all", "--dry-run")
         await asyncio.to_thread(desk.ask, "rebuild", "access", "--yes", "--reason", "drift")
         assert await _is_owed(database), "no plugin may be left out"
+        whole = load_registry()
         desk_without = Desk({"CONSUMER_DATABASE_URL": empty_url, "CONSUMER_HANDLERS": "fulfilment"})
+        broken = Registry(whole.handlers, broken=[BrokenPlugin("loyalty", "no such module")])
+        with patch.object(rebuild, "registry_of", return_value=broken):
+            done = await asyncio.to_thread(desk.call, "rebuild", "all", "--yes", "--reason", "drift")
+        assert (done.returncode, "not all: loyalty cannot be loaded" in done.stdout) == (0, True)
+        assert await _is_owed(database), "its tables tell nothing yet"
         await asyncio.to_thread(desk_without.ask, "rebuild", "all", "--yes", "--reason", "drift")
         assert not await _is_owed(database), "all that there are"
         await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift")

@@ -20,6 +20,7 @@ from consumer.errors import SettingsError, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
 from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.processes import DIED
 from consumer.ledger.rebuilding import past
 from consumer.ledger.tables import REASON_CHARS
 from consumer.replay.rebuild import Rebuilt
@@ -64,6 +65,11 @@ def rebuild(
         ],
         empty="nothing was recorded yet",
     )
+    if plugin == ALL and registry.broken:
+        names = ", ".join(one.plugin for one in registry.broken)
+        output.line(
+            f"not all: {names} cannot be loaded (`consumer handlers list`); mended, `consumer rebuild all` again"
+        )
     if dry_run:
         output.line(f"a dry run: all of it was undone; with `work` stopped: `consumer rebuild {plugin} --reason …`")
 
@@ -111,7 +117,7 @@ async def require_rest(database: Database, roles: Collection[str] = WORKS) -> No
         alive = {
             one.process
             for one in await processes.listed(session)
-            if one.role in roles and one.stopped_at is None and now - one.seen_at < ALIVE
+            if one.role in roles and one.stopped_at is None and now - one.seen_at < ALIVE and DIED not in one.said
         }
     if alive:
         raise WorkGoesOn(processes=", ".join(sorted(alive)))

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.errors import NotDerived
 from consumer.ledger.reading import key_values
 
 BEGINS: Final = "archive/not_derived/"
@@ -24,6 +25,13 @@ async def owed(session: AsyncSession) -> frozenset[str]:
     """The applications of which the tables lack what events tell that came in."""
     found = await key_values.beginning(session, BEGINS)
     return frozenset(name.removeprefix(BEGINS) for name, value in found.items() if value == OWED)
+
+
+async def require_none(session: AsyncSession) -> None:
+    """Who works all the same ships what is held and forgets gifts, and then no rebuild agrees with what was told.
+    Raises NotDerived."""
+    if found := await owed(session):
+        raise NotDerived(applications=", ".join(sorted(found)))
 
 
 async def settle(session: AsyncSession) -> None:
