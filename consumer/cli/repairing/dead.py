@@ -27,6 +27,7 @@ from consumer.cli.filters import (
     Type,
     Until,
     moments,
+    page,
     require_fingerprint,
     require_named,
     takes,
@@ -201,17 +202,18 @@ def _act(wanted: DeadFilter, everything: bool, reason: str, yes: bool, as_json: 
     reason = checked_reason(reason)
     if not everything and replace(wanted, limit=0, discarded=False) == DeadFilter(limit=0):
         raise UsageError(f"say which to {verb}: a filter, or --all")
-    found = run(_search(wanted))
+    found, is_more = page(run(_search(replace(wanted, limit=wanted.limit + 1))), wanted.limit)
     if not found:
         run(_require_known(wanted))
     if found:
         consent(_question(verb, found), yes=yes)
     done = run(_do(found, reason, act)) if found else 0
     output = Output(as_json)
-    output.document({"action": verb, "found": len(found), "changed": done, "runs": [_shown(one) for one in found]})
+    shown_runs = [_shown(one) for one in found]
+    output.document({"action": verb, "found": len(found), "changed": done, "runs": shown_runs, "more": is_more})
     output.line(f"{verb}: {done} of {len(found)} run(s)" if found else "no run fits")
-    if len(found) == wanted.limit:
-        output.line(f"there may be more: this was the first {wanted.limit}")
+    if is_more:
+        output.line("more is left: this was as many as --limit says")
 
 
 def _question(verb: str, found: Sequence[DeadRun]) -> str:

@@ -155,7 +155,8 @@ def _say_plan(output: Output, shown: Mapping[str, Any]) -> None:
     for why, count in shown["refused"].items():
         output.line(f"left out: {count} event(s) that are {why}: {LEFT_OUT[why]}")
     if not shown["counted_all"]:
-        output.line("skipped: at least; not all were counted")
+        left = sum(count for states in shown.get("left_alone", {}).values() for count in states.values())
+        output.line(f"at least {left} other run(s) are left alone as they stand; not all were counted")
     if not shown["complete"]:
         output.line("there is more than a plan holds: narrow it, or plan again when this one is applied")
 

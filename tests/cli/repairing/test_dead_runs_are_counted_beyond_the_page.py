@@ -12,6 +12,7 @@ import pytest
 from consumer.cli.repairing import dead as command
 from consumer.ledger import Database
 from consumer.ledger.handling import dead, events, runs
+from consumer.ledger.plans import candidates
 from consumer.ledger.tables import RunStatus
 from tests.contract.ledger import facts
 from tests.support.desk import Desk
@@ -89,6 +90,15 @@ async def test_of_several_shops_each_kind_says_whose_it_is_and_its_cure_keeps_to
 
 
 # case: R10
+async def test_at_its_limit_it_says_that_more_is_left(desk: Desk, five_dead: None) -> None:
+    words = ("--all", "--reason", "x", "--yes")
+    told = (await asyncio.to_thread(desk.call, "dead", "discard", *words, "--limit", "1")).stdout
+    assert told == "discard: 1 of 1 run(s)\nmore is left: this was as many as --limit says\n"
+    done = [await asyncio.to_thread(desk.ask, "dead", "redrive", *words, "--limit", "2") for _ in range(2)]
+    assert [(one["changed"], one["more"]) for one in done] == [(2, True), (2, False)]
+
+
+# case: R10
 async def test_what_a_filter_leaves_out_is_dead_all_the_same(
     desk: Desk, five_dead: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,3 +123,14 @@ async def test_a_fingerprint_that_was_redriven_is_no_slip_of_a_finger(desk: Desk
     words = ("dead", "redrive", "--fingerprint", "d" * 16, "--reason", "x", "--yes")
     assert (await asyncio.to_thread(desk.ask, *words))["changed"] == 1
     assert (await asyncio.to_thread(desk.call, *words)).stdout == "no run fits\n"
+
+
+# case: R10, R14
+async def test_of_many_runs_a_plan_says_that_not_all_it_leaves_alone_were_counted(
+    desk: Desk, five_dead: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("dead", "redrive", "--all", "--reason", "x", "--yes", "--limit", "3")
+    assert (await asyncio.to_thread(desk.ask, *words))["changed"] == 3
+    monkeypatch.setattr(candidates, "COUNTED_MAX", 2)
+    told = (await asyncio.to_thread(desk.call, "replay", "plan")).stdout
+    assert "at least 2 other run(s) are left alone as they stand; not all were counted" in told
