@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import os
 import shutil
+import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,7 +25,7 @@ from consumer.telemetry.logs import configure_logging
 from tests import heavy
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.ledger.shared import SharedLedger
-from tests.support.postgres import copy_database, create_database, postgres_server
+from tests.support.postgres import copy_database, create_database, in_memory, postgres_server
 
 # How long an example takes is the machine's business, which may be busy with other tests.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,6 +47,13 @@ _COMPILED = _CompiledByDatabase(5_000)
 Engine._compiled_cache = property(lambda _: _COMPILED, lambda *_: None)  # type: ignore[assignment]  # no other way in
 
 
+def pytest_configure() -> None:
+    """What tests write is thrown away: it lies in memory, where there is plenty, unless somebody says where."""
+    if folder := in_memory():
+        os.environ.setdefault("TMPDIR", folder)
+        tempfile.tempdir = None  # it may have looked already
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Nothing of what is imported is garbage: looking for it takes a sixth of the collection, and is not repeated
@@ -63,6 +72,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if heavy.function(item.nodeid) in heavy.names():
             item.add_marker(pytest.mark.heavy)
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember what failed."""
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Emptied where the test passed, as a thousand ledgers are no small thing; no later test is given it anew, for much
+    is kept by its path."""
+    yield tmp_path
+    if not request.node.stash.get(_FAILED, False):
+        shutil.rmtree(tmp_path, ignore_errors=True)
+        tmp_path.mkdir(exist_ok=True)
 
 
 @pytest.fixture(autouse=True)

