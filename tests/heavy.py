@@ -20,6 +20,32 @@ HEAVY_S = 0.4
 ALL = ("-q", "-p", "no:xdist", "-m", "not (slow or kafka or postgres or browser)")
 
 
+FIRST = frozenset({
+    "tests/cli/developing/test_a_save_is_live_at_once.py",
+    "tests/cli/walking/test_the_commands_walk_the_simulator.py",
+    "tests/contract/broker/kafka/test_kafkas_faults_are_told_in_time.py",
+    "tests/contract/ledger/engine/test_no_statement_reads_what_grows.py",
+    "tests/crash/test_a_handler_that_ends_its_process_is_found_out.py",
+    "tests/crash/test_killed_at_any_step_of_the_work.py",
+    "tests/deploy/test_image.py",
+    "tests/drills/test_an_alert_fires_by_its_fault.py",
+    "tests/faults/alone/test_status_names_what_kafka_refuses.py",
+    "tests/faults/alone/test_status_names_what_postgresql_refuses.py",
+    "tests/faults/test_no_fault_stays_green.py",
+    "tests/hostile/test_a_corpus_of_odd_records.py",
+    "tests/hostile/test_any_text_in_any_field_ends_in_the_same_state.py",
+    "tests/plugin/test_a_package_with_tables_runs.py",
+    "tests/promises/test_a_deploy_during_traffic_refuses_nothing.py",
+    "tests/promises/test_a_ledger_that_moves_loses_no_order.py",
+    "tests/promises/test_every_outage_heals_by_itself.py",
+    "tests/promises/test_whatever_the_service_does_not_document_ends_in_its_own_state.py",
+    "tests/replay/test_a_killed_apply_goes_on_where_it_was.py",
+    "tests/simulation/test_any_timing_and_any_death_end_in_the_services_own_state.py",
+    "tests/work/execution/test_a_blocking_transaction_is_cut_off.py",
+})  # fmt: skip
+"""Files that take most of a minute, and more: they are played first, so that none is left to one worker at the end."""
+
+
 class Stopwatch:
     """A plugin of pytest: the seconds that each test function took, its fixtures included."""
 
