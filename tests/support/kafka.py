@@ -141,7 +141,8 @@ def loaded_classes() -> Path:
             finally:
                 server.stop(within_s=60)
             if made.exists():
-                shutil.copy(made, kept.with_suffix(".new")).rename(kept)
+                shutil.copy(made, kept.with_suffix(".new"))
+                kept.with_suffix(".new").rename(kept)
     return kept
 
 
