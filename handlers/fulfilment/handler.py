@@ -11,14 +11,21 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
 from handlers.findings import close_by_hand, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
-from handlers.fulfilment.lookups import is_paid, order_named, order_of_service_id
-from handlers.fulfilment.money import judge_payments, judge_proof, keep_payment
+from handlers.fulfilment.lookups import is_paid, order_named, order_of_service_id, order_of_session
+from handlers.fulfilment.money import (
+    claim_payments,
+    judge_payments,
+    judge_proof,
+    keep_payment,
+    payments_of,
+    waits_for_session,
+)
 from handlers.fulfilment.observing import Seen, observe
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import (
@@ -31,11 +38,12 @@ from handlers.fulfilment.order import (
     Reading,
     Registration,
 )
-from handlers.fulfilment.registration import newer_registration, register_session
+from handlers.fulfilment.registration import hold_session, newer_registration, register_session
 from handlers.fulfilment.store import ASKED, READ_DUE, Change, apply, compare_again, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
     FINDINGS,
+    PAYMENTS,
     FulfilmentCheckout,
     FulfilmentPayment,
 )
@@ -233,6 +241,7 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
     change = await apply(ctx, event, said["order_id"], fact, invents=True)
     if change is not None:
         await compare_again(ctx, event, said["order_id"], change.after)
+    await _take_payments(ctx, event, said["session_id"])
 
 
 @handles("payment.observed", transactional=True, name="fulfilment:payment_observed")
@@ -247,11 +256,19 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     order_id, service_order_id = await order_named(
         ctx, look_text(event, options.payment_order), look_text(event, options.payment_service_order)
     )
+    session_id = look_text(event, options.payment_session) if order_id is None and service_order_id is None else None
+    if session_id is not None:
+        await hold_session(ctx.session, ctx.application, session_id)  # its event comes before this, or after
+        meant, is_known = await order_of_session(ctx, session_id)
+        order_id = meant if is_known else None
+        if meant is not None and not is_known:
+            ctx.request_read("order", meant)  # what it shows takes the payment
     payment = FulfilmentPayment(
         application=ctx.application,
         payment_id=payment_id,
         order_id=order_id,
         service_order_id=service_order_id,
+        session_id=session_id,
         amount=look_amount(event, options.amount),
         seen_at=event.received_at,
     )
@@ -260,7 +277,9 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     elif (order_id := await keep_payment(ctx, event, payment)) is not None:
         await judge_payments(ctx, event, order_id)
     else:
-        detail = {"payments": [payment.payment_id]}
+        detail: dict[str, Any] = {"payments": [payment.payment_id]}
+        if session_id is not None:
+            detail["session_id"] = session_id
         await open_finding(ctx, FINDINGS, "orphan_payment", payment.payment_id, event.received_at, detail)
         if service_order_id is not None:
             ctx.request_read("service_order", service_order_id)
@@ -304,6 +323,7 @@ async def _session_said(ctx: Context, event: Event) -> tuple[str | None, str | N
     completed_at = event.received_at if known_status == "COMPLETED" else None
     heard = FulfilmentCheckout(**key, order_id=event.order_id, status=known_status, completed_at=completed_at)
     if await ctx.insert_new(heard) or (row := await ctx.locked(FulfilmentCheckout, **key)) is None:
+        await _take_payments(ctx, event, key["session_id"])
         return event.order_id, None
     higher = max(known_status, row["status"], key=lambda word: SESSION_RANK.get(word, 0))
     order_id: str | None = row["order_id"] or event.order_id
@@ -311,7 +331,18 @@ async def _session_said(ctx: Context, event: Event) -> tuple[str | None, str | N
         one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == key["session_id"])
         values = {"status": higher, "order_id": order_id, "completed_at": row["completed_at"] or completed_at}
         await ctx.session.execute(update(CHECKOUTS).where(one).values(values))
+        await _take_payments(ctx, event, key["session_id"])
     return order_id, row["mode"]
+
+
+async def _take_payments(ctx: Context, event: Event, session_id: str) -> None:
+    """What was paid in this session before anybody said whose it is (case B33). Where its order is not known yet, a
+    read of that takes them."""
+    waiting = select(PAYMENTS.c.payment_id).where(payments_of(ctx.application), waits_for_session(session_id))
+    if (await ctx.session.execute(waiting.limit(1))).first() is not None:
+        order_id, is_known = await order_of_session(ctx, session_id)
+        if order_id is not None and is_known:
+            await claim_payments(ctx, event, order_id, waits_for_session(session_id))
 
 
 async def _unidentified(ctx: Context, event: Event) -> None:

@@ -50,6 +50,16 @@ async def order_named(
     return (order_id, service_order_id) if found is None else (found, order_id)
 
 
+async def order_of_session(ctx: Context, session_id: str) -> tuple[str | None, bool]:
+    """The order id of this checkout, as far as its events or the merchant said one, and whether there is such an order:
+    a subscription's session has an order id, too, and no order comes of it (case F22)."""
+    its = (ORDERS.c.application == CHECKOUTS.c.application) & (ORDERS.c.order_id == CHECKOUTS.c.order_id)
+    one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == session_id)
+    wanted = select(CHECKOUTS.c.order_id, ORDERS.c.order_id.is_not(None)).select_from(CHECKOUTS.outerjoin(ORDERS, its))
+    row = (await ctx.session.execute(wanted.where(one))).first()
+    return (None, False) if row is None else (row[0], bool(row[1]))
+
+
 _UNIDENTIFIED = select(FINDINGS.c.subject, FINDINGS.c.detail, FINDINGS.c.opened_at).where(
     FINDINGS.c.application == bindparam("b_application"),
     FINDINGS.c.kind == "paid_unidentified",

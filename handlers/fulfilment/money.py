@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 
 from consumer.plugin import Context, Event
 from handlers.findings import close_finding, open_finding
@@ -66,13 +66,40 @@ async def keep_payment(ctx: Context, event: Event, payment: FulfilmentPayment) -
     if await ctx.insert_new(payment):
         return payment.order_id
     one = (PAYMENTS.c.application == ctx.application) & (PAYMENTS.c.payment_id == payment.payment_id)
-    said = {"order_id": payment.order_id, "service_order_id": payment.service_order_id, "amount": payment.amount}
-    known = {name: func.coalesce(PAYMENTS.c[name], value) for name, value in said.items()}
+    names = ("order_id", "service_order_id", "session_id", "amount")
+    known = {name: func.coalesce(PAYMENTS.c[name], getattr(payment, name)) for name in names}
     done = await ctx.session.execute(update(PAYMENTS).where(one).values(known).returning(PAYMENTS.c.order_id))
     order_id: str | None = done.scalar()
     if order_id is not None:
         await close_finding(ctx, FINDINGS, "orphan_payment", payment.payment_id, event.received_at)
     return order_id
+
+
+async def claim_payments(ctx: Context, event: Event, order_id: str, named: ColumnElement[bool], **more: str) -> None:
+    """The payments that are `named` so are of this order; `more`: what else is known of them by that. Its lock is taken
+    before theirs."""
+    await ctx.locked(FulfilmentOrder, application=ctx.application, order_id=order_id)
+    claimed = await ctx.session.execute(
+        update(PAYMENTS)
+        .where(payments_of(ctx.application), named)
+        .values(order_id=order_id, **more)
+        .returning(PAYMENTS.c.payment_id)
+    )
+    payments = claimed.scalars().all()
+    for payment_id in payments:
+        await close_finding(ctx, FINDINGS, "orphan_payment", payment_id, event.received_at)
+    if payments:
+        await judge_payments(ctx, event, order_id)
+
+
+def payments_of(application: ColumnElement[str] | str) -> ColumnElement[bool]:
+    """The payments of an application, not by an index: the primary key begins with it, and would be read for all."""
+    return PAYMENTS.c.application.concat("") == application
+
+
+def waits_for_session(session_id: ColumnElement[str] | str) -> ColumnElement[bool]:
+    """The payments that named this session alone, while nobody knew whose it is."""
+    return (PAYMENTS.c.session_id == session_id) & PAYMENTS.c.order_id.is_(None)
 
 
 def _of_order(ctx: Context, order_id: str) -> Any:

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy import bindparam, delete, select, union, update
+from sqlalchemy import bindparam, delete, select, union
 
 from consumer.plugin import Context, Event, among_given
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
 from handlers.fulfilment.lookups import completed_at, proofs_by_service_id
-from handlers.fulfilment.money import judge_payments, judge_proof
+from handlers.fulfilment.money import claim_payments, judge_proof, payments_of, waits_for_session
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import PAID, Order, Proof, Reading
 from handlers.fulfilment.store import Change, later
-from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
+from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, PAYMENTS
 
 DISAGREEMENT_WAIT_MAX_S = 86_400.0
 
@@ -55,8 +55,15 @@ async def observe(batch: Sequence[Seen]) -> None:
             if seen.reading.version > change.before.observed_version
         ]
         unclaimed = await _unclaimed([seen for seen, _, _ in newer])
+        in_sessions = await _paid_in_sessions([seen for seen, _, _ in newer])
         for seen, proof, change in newer:
             await _follow(seen, proof, change, has_payments=seen.reading.service_order_id in unclaimed)
+            if seen.order_id in in_sessions:
+                its = select(CHECKOUTS.c.session_id).where(
+                    CHECKOUTS.c.application == seen.ctx.application, CHECKOUTS.c.order_id == seen.order_id
+                )
+                named = PAYMENTS.c.session_id.in_(its) & PAYMENTS.c.order_id.is_(None)
+                await claim_payments(seen.ctx, seen.event, seen.order_id, named)
 
 
 def _apart(batch: Sequence[Seen]) -> Iterator[Sequence[Seen]]:
@@ -126,13 +133,20 @@ def _service_ids(batch: Sequence[Seen]) -> list[str]:
     return [seen.reading.service_order_id for seen in batch if seen.reading.service_order_id]
 
 
-# Not by an index: the primary key begins with it, and would be read for all of an application's payments.
-_OURS = PAYMENTS.c.application.concat("") == bindparam("b_application")
+_OURS = payments_of(bindparam("b_application"))
 _UNCLAIMED = union(
     select(PAYMENTS.c.service_order_id).where(
         _OURS, among_given(PAYMENTS.c.service_order_id, "b_service_ids"), PAYMENTS.c.order_id.is_(None)
     ),
     select(PAYMENTS.c.order_id).where(_OURS, among_given(PAYMENTS.c.order_id, "b_service_ids")),
+)
+_IN_SESSIONS = (
+    select(CHECKOUTS.c.order_id)
+    .join(PAYMENTS, waits_for_session(CHECKOUTS.c.session_id) & payments_of(CHECKOUTS.c.application))
+    .where(
+        CHECKOUTS.c.application.concat("") == bindparam("b_application"),
+        among_given(CHECKOUTS.c.order_id, "b_order_ids"),
+    )
 )
 _TOLD = (
     "paid_at", "registered_at", "observed_status", "expired_at", "unfulfillable_at", "service_order_id", "customer",
@@ -167,14 +181,13 @@ async def _claim_payments(ctx: Context, event: Event, order_id: str, service_ord
         named |= PAYMENTS.c.order_id == service_order_id
         for kind in ("orphan_payment", "duplicate_payment"):
             await close_finding(ctx, FINDINGS, kind, service_order_id, event.received_at)
-    claimed = await ctx.session.execute(
-        update(PAYMENTS)
-        .where(PAYMENTS.c.application == ctx.application, named)
-        .values(order_id=order_id, service_order_id=service_order_id)
-        .returning(PAYMENTS.c.payment_id)
-    )
-    payments = claimed.scalars().all()
-    for payment_id in payments:
-        await close_finding(ctx, FINDINGS, "orphan_payment", payment_id, event.received_at)
-    if payments:
-        await judge_payments(ctx, event, order_id)
+    await claim_payments(ctx, event, order_id, named, service_order_id=service_order_id)
+
+
+async def _paid_in_sessions(batch: Sequence[Seen]) -> frozenset[str]:
+    """Of these orders, those with payments that named a session of theirs alone, before there was such an order; as
+    good as none."""
+    if not batch:
+        return frozenset()
+    given = {"b_application": batch[0].ctx.application, "b_order_ids": [seen.order_id for seen in batch]}
+    return frozenset((await batch[0].ctx.session.execute(_IN_SESSIONS, given)).scalars())

@@ -13,7 +13,8 @@ class Options(BaseModel):
     answer, for at most `read_within_s` when the event is signed; `off` fulfils every paid order; `on` only those the
     merchant registered (others are parked, case F20); `read` those registered or shown by a read (a test event has no
     readable order, case F24). `amount`, `customer`, `service_order`, `payment_order`: JSON pointers inside a record or
-    an event's object. `payment`: the same, to the payment that an order was paid by.
+    an event's object. `payment`: the same, to the payment that an order was paid by. `payment_session`: to the checkout
+    that a payment was made in, asked where its record names no order.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -27,6 +28,14 @@ class Options(BaseModel):
     payment: Pointers = ("/payment_id", "/payment/id")
     payment_order: Pointers = ("/order_id", "/order/order_id")
     payment_service_order: Pointers = ("/order/id", "/order")
+    payment_session: Pointers = (
+        "/checkout_session_id",
+        "/session_id",
+        "/checkout_session/id",
+        "/session/id",
+        "/checkout_session",
+        "/session",
+    )
     payment_subscription: Pointers = ("/subscription_id", "/subscription/id", "/subscription")
     mode: Pointers = ("/mode", "/session/mode")
     lapse_read_delay_s: float = Field(default=30.0, ge=0, le=86400)

@@ -84,13 +84,16 @@ class FulfilmentPayment(TableRow, table=True):
     __table_args__ = (
         Index("ix_fulfilment_payment_order", "order_id", "application"),
         Index("ix_fulfilment_payment_service", "service_order_id", "application"),
-    )
+        Index("ix_fulfilment_payment_session", "session_id", "application",
+              postgresql_where=text("session_id IS NOT NULL"), sqlite_where=text("session_id IS NOT NULL")),
+    )  # fmt: skip
     __table__: ClassVar[Table]
 
     application: str = _text(64, key=True)
     payment_id: str = _text(255, key=True)
     order_id: str | None = _text(255)
     service_order_id: str | None = _text(255)
+    session_id: str | None = _text(255)
     amount: str | None = _text(255)
     seen_at: datetime = _time(nullable=False)
 

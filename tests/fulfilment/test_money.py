@@ -433,6 +433,70 @@ async def test_a_read_claims_the_payments_of_its_order_alone(orders: Projections
     assert of == {"p1": "A1", "p2": None, "p3": "A3"}
 
 
+IN_S1 = {"a session": "session_id", "a checkout session": "checkout_session_id"}
+
+
+@pytest.mark.parametrize("named", IN_S1.values(), ids=list(IN_S1))
+async def test_a_payment_that_names_its_session_alone_is_of_its_order(orders: Projections, named: str) -> None:
+    """Each of a shipped order was an orphan, with the advice to give the money back."""
+    # case: F29, U10
+    await orders.feed(
+        said("checkout.session.completed", "evt_1", order_id="A1", id="s1"),
+        said("order.paid", "evt_2", order_id="A1"),
+        payment("p1", 1, order_id=None, **{named: "s1"}),
+    )
+    assert await open_kinds(orders) == set()
+    assert [(row["order_id"], row["session_id"]) for row in await orders.rows(PAYMENTS)] == [("A1", "s1")]
+    await orders.feed(payment("p2", 2, order_id=None, **{named: "s1"}))
+    assert await open_kinds(orders) == {("duplicate_payment", "A1")}
+
+
+SESSION = said("checkout.session.completed", "evt_1", order_id="A1", id="s1")
+IN_A_SESSION = {
+    "it, its session, the proof and a read": [SESSION, said("order.paid", "evt_2", order_id="A1"),
+                                              observed("order:A1", 2, {"order_id": "A1", "status": "PAID"})],
+    "it, the proof, its session": [said("order.paid", "evt_2", order_id="A1"), SESSION],
+    "it, its session, a read": [SESSION, observed("order:A1", 2, {"order_id": "A1", "status": "PAID"})],
+    "it, a read, its registration": [observed("order:A1", 2, {"order_id": "A1", "status": "PAID"}), registered()],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("then", IN_A_SESSION)
+async def test_one_that_came_before_its_session_is_of_its_order_too(orders: Projections, then: str) -> None:
+    # case: F28, U10
+    await orders.feed(payment("p1", 1, order_id=None, session_id="s1"))
+    assert await open_kinds(orders) == {("orphan_payment", "p1")}
+    assert (await orders.row(FINDINGS))["detail"] == {"payments": ["p1"], "session_id": "s1"}
+    await orders.feed(*IN_A_SESSION[then])
+    assert await open_kinds(orders) == set()
+    assert [row["order_id"] for row in await orders.rows(PAYMENTS)] == ["A1"]
+    assert [row["order_id"] for row in await orders.rows(ORDERS)] == ["A1"]
+
+
+async def test_one_between_its_session_and_its_order_waits_for_a_read_of_that(orders: Projections) -> None:
+    # case: F28, U10
+    await orders.feed(SESSION)
+    await orders.forget_reads()
+    await orders.feed(payment("p1", 1, order_id=None, session_id="s1"))
+    assert await orders.asked() == {("order", "A1")}
+    await orders.feed(observed("order:A1", 2, {"order_id": "A1", "status": "PAID"}))
+    assert await open_kinds(orders) == set()
+
+
+async def test_one_in_a_subscriptions_session_makes_no_order(orders: Projections) -> None:
+    # case: F22
+    await orders.feed(SESSION, payment("p1", 1, order_id=None, session_id="s1"))
+    assert await orders.rows(ORDERS) == []
+    assert await open_kinds(orders) == {("orphan_payment", "p1")}
+
+
+async def test_a_payment_that_names_an_order_is_of_that_whatever_its_session(orders: Projections) -> None:
+    # case: F28
+    await orders.feed(SESSION, said("order.paid", "evt_2", order_id="A1"))
+    await orders.feed(payment("p1", 1, order_id="A2", session_id="s1"))
+    assert [(row["order_id"], row["session_id"]) for row in await orders.rows(PAYMENTS)] == [("A2", None)]
+
+
 async def test_a_payment_of_a_subscription_is_no_orphan(orders: Projections) -> None:
     # case: B33
     await orders.feed(payment("p1", 1, order_id=None, subscription_id="sub1"))
