@@ -81,7 +81,13 @@ class Policy(BaseModel):
     unmapped_retry: Duration = timedelta(minutes=5)
     unmapped_retry_max: Duration = timedelta(hours=1)
     test_markers: Markers = TEST_MARKERS
-    customer: Pointers = ("/customer_reference", "/customer/reference", "/metadata/customer_reference")
+    customer: Pointers = (
+        "/customer_reference",
+        "/customer/reference",
+        "/metadata/customer_reference",
+        "/checkout_session/customer_reference",
+        "/session/customer_reference",
+    )
     price: Pointers = ("/price_id", "/price/id", "/price")
     product: Pointers = ("/product_id", "/product/id", "/product", "/price/product_id")
     session: Pointers = (
