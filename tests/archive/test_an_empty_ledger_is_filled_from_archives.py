@@ -34,7 +34,7 @@ from consumer.ledger.tables import AuditRow, ObservationRow, QuarantineRow, Read
 from consumer.reason import Reason
 from consumer.sync.backfill.cutover import Began
 from consumer.sync.reconcile.state import ReconcileState, load_state
-from consumer.work.registry import BrokenPlugin, Registry, handlers_of, load_registry
+from consumer.work.registry import BrokenPlugin, Registry, handlers_of
 from tests.access.test_rebuild import OURS, PLUGINS
 from tests.archive.old_shop import EVENTS, OUTBOX, RUNS, decisions, opened, rows
 from tests.contract.ledger.facts import NOW, event
@@ -93,6 +93,21 @@ async def test_nothing_is_written_down_while_somebody_goes_on(
     assert not list((tmp_path / "kept").glob("*.gz"))
 
 
+# case: G9
+@pytest.mark.parametrize(("broken", "owed"), [((), False), ((BrokenPlugin("loyalty", "no such module"),), True)])
+async def test_where_no_plugin_has_tables_no_rebuild_is_owed(
+    sqlite_ledger: Database, tmp_path: Path, broken: tuple[BrokenPlugin, ...], *, owed: bool
+) -> None:
+    """`work` would never start there. But a plugin that cannot be loaded may have some."""
+    async with sqlite_ledger.transaction() as session:
+        await derivation.owe(session, ["default"])
+    desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+    with patch.object(rebuild, "registry_of", return_value=Registry([], broken=broken)):
+        done = await asyncio.to_thread(desk.call, "rebuild", "all", "--yes", "--reason", "moved")
+    assert (done.returncode, "not all: loyalty cannot be loaded" in done.stdout) == (0, owed), done.stderr
+    assert await _is_owed(sqlite_ledger) is owed
+
+
 # case: G12
 async def test_of_several_files_nothing_comes_in_when_one_is_damaged(sqlite_ledger: Database, tmp_path: Path) -> None:
     """The newest come first: where an older one was cut, the ledger had half of its past, and looked whole."""
@@ -136,13 +151,7 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         await asyncio.to_thread(desk.ask, "rebuild", "all", "--dry-run")
         await asyncio.to_thread(desk.ask, "rebuild", "access", "--yes", "--reason", "drift")
         assert await _is_owed(database), "no plugin may be left out"
-        whole = load_registry()
         desk_without = Desk({"CONSUMER_DATABASE_URL": empty_url, "CONSUMER_HANDLERS": "fulfilment"})
-        broken = Registry(whole.handlers, broken=[BrokenPlugin("loyalty", "no such module")])
-        with patch.object(rebuild, "registry_of", return_value=broken):
-            done = await asyncio.to_thread(desk.call, "rebuild", "all", "--yes", "--reason", "drift")
-        assert (done.returncode, "not all: loyalty cannot be loaded" in done.stdout) == (0, True)
-        assert await _is_owed(database), "its tables tell nothing yet"
         await asyncio.to_thread(desk_without.ask, "rebuild", "all", "--yes", "--reason", "drift")
         assert not await _is_owed(database), "all that there are"
         await asyncio.to_thread(desk.ask, "rebuild", "all", "--yes", "--reason", "drift")

@@ -99,11 +99,12 @@ async def _rebuild(
     async with ledger(settings, whole=True) as database:
         if not dry_run:
             await require_rest(database)
-        async with database.reading() as session:
-            names = await past.applications(session)
-        made = rebuild_of(plugins, database, registry, settings.handler_options)
-        for name in names:
-            found += await made.run(name, dry_run=dry_run, noted=noted)
+        if plugins:
+            async with database.reading() as session:
+                names = await past.applications(session)
+            made = rebuild_of(plugins, database, registry, settings.handler_options)
+            for name in names:
+                found += await made.run(name, dry_run=dry_run, noted=noted)
         if is_all and not dry_run and not registry.broken:
             async with database.transaction() as session:
                 await derivation.settle(session)
