@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from sqlalchemy import bindparam, delete, select, union
+from sqlalchemy import bindparam, delete, literal, select, union
 
 from consumer.plugin import Context, Event, among_given
 from handlers.findings import close_finding, open_finding
@@ -55,15 +55,8 @@ async def observe(batch: Sequence[Seen]) -> None:
             if seen.reading.version > change.before.observed_version
         ]
         unclaimed = await _unclaimed([seen for seen, _, _ in newer])
-        in_sessions = await _paid_in_sessions([seen for seen, _, _ in newer])
         for seen, proof, change in newer:
-            await _follow(seen, proof, change, has_payments=seen.reading.service_order_id in unclaimed)
-            if seen.order_id in in_sessions:
-                its = select(CHECKOUTS.c.session_id).where(
-                    CHECKOUTS.c.application == seen.ctx.application, CHECKOUTS.c.order_id == seen.order_id
-                )
-                named = PAYMENTS.c.session_id.in_(its) & PAYMENTS.c.order_id.is_(None)
-                await claim_payments(seen.ctx, seen.event, seen.order_id, named)
+            await _follow(seen, proof, change, unclaimed)
 
 
 def _apart(batch: Sequence[Seen]) -> Iterator[Sequence[Seen]]:
@@ -89,7 +82,9 @@ def _fact(seen: Seen, unidentified: Proof | None, order: Order) -> Order:
     return known if unidentified is None else rules.paid(known, unidentified, matching)
 
 
-async def _follow(seen: Seen, unidentified: Proof | None, change: Change, *, has_payments: bool) -> None:
+async def _follow(
+    seen: Seen, unidentified: Proof | None, change: Change, unclaimed: frozenset[tuple[str, str]]
+) -> None:
     ctx, event, order_id = seen.ctx, seen.event, seen.order_id
     service_order_id = seen.reading.service_order_id
     if change.before.is_unreadable and not change.after.is_unreadable:
@@ -97,8 +92,10 @@ async def _follow(seen: Seen, unidentified: Proof | None, change: Change, *, has
     if service_order_id:
         if unidentified is not None:
             await close_finding(ctx, FINDINGS, "paid_unidentified", service_order_id, event.received_at)
-        if has_payments:
-            await _claim_payments(ctx, event, order_id, service_order_id)
+        if (_BY_SERVICE, service_order_id) in unclaimed:
+            await _claim_by_service_id(ctx, event, order_id, service_order_id)
+    if (_BY_SESSION, order_id) in unclaimed:
+        await _claim_by_session(ctx, event, order_id)
     await _agreement(seen, change)
 
 
@@ -133,20 +130,19 @@ def _service_ids(batch: Sequence[Seen]) -> list[str]:
     return [seen.reading.service_order_id for seen in batch if seen.reading.service_order_id]
 
 
+_BY_SERVICE, _BY_SESSION = "service_order", "session"
 _OURS = payments_of(bindparam("b_application"))
 _UNCLAIMED = union(
-    select(PAYMENTS.c.service_order_id).where(
+    select(literal(_BY_SERVICE), PAYMENTS.c.service_order_id).where(
         _OURS, among_given(PAYMENTS.c.service_order_id, "b_service_ids"), PAYMENTS.c.order_id.is_(None)
     ),
-    select(PAYMENTS.c.order_id).where(_OURS, among_given(PAYMENTS.c.order_id, "b_service_ids")),
-)
-_IN_SESSIONS = (
-    select(CHECKOUTS.c.order_id)
+    select(literal(_BY_SERVICE), PAYMENTS.c.order_id).where(_OURS, among_given(PAYMENTS.c.order_id, "b_service_ids")),
+    select(literal(_BY_SESSION), CHECKOUTS.c.order_id)
     .join(PAYMENTS, waits_for_session(CHECKOUTS.c.session_id) & payments_of(CHECKOUTS.c.application))
     .where(
         CHECKOUTS.c.application.concat("") == bindparam("b_application"),
         among_given(CHECKOUTS.c.order_id, "b_order_ids"),
-    )
+    ),
 )
 _TOLD = (
     "paid_at", "registered_at", "observed_status", "expired_at", "unfulfillable_at", "service_order_id", "customer",
@@ -163,16 +159,22 @@ _INVENTED = (
 """Takes out an order of which nothing was ever told but that payments name it."""
 
 
-async def _unclaimed(batch: Sequence[Seen]) -> frozenset[str]:
-    """Of the service's orders that these reads show, those with payments that named nothing else, or named them as if
-    they were the merchant's (case U10); as good as none."""
-    if not (service_ids := _service_ids(batch)):
+async def _unclaimed(batch: Sequence[Seen]) -> frozenset[tuple[str, str]]:
+    """Of the orders that these reads show, the service's ids of those with payments that named nothing else, or named
+    them as if they were the merchant's (case U10), and ours of those with payments that named a session of theirs
+    alone; as good as none."""
+    if not batch:
         return frozenset()
-    given = {"b_application": batch[0].ctx.application, "b_service_ids": service_ids}
-    return frozenset((await batch[0].ctx.session.execute(_UNCLAIMED, given)).scalars())
+    given = {
+        "b_application": batch[0].ctx.application,
+        "b_service_ids": _service_ids(batch),
+        "b_order_ids": [seen.order_id for seen in batch],
+    }
+    found = await batch[0].ctx.session.execute(_UNCLAIMED, given)
+    return frozenset((by, order_id) for by, order_id in found)
 
 
-async def _claim_payments(ctx: Context, event: Event, order_id: str, service_order_id: str) -> None:
+async def _claim_by_service_id(ctx: Context, event: Event, order_id: str, service_order_id: str) -> None:
     """Payments that named only the service's order id belong to this order; also those that named it as the merchant's,
     unless some order has been told of by that id."""
     named = (PAYMENTS.c.service_order_id == service_order_id) & PAYMENTS.c.order_id.is_(None)
@@ -184,10 +186,9 @@ async def _claim_payments(ctx: Context, event: Event, order_id: str, service_ord
     await claim_payments(ctx, event, order_id, named, service_order_id=service_order_id)
 
 
-async def _paid_in_sessions(batch: Sequence[Seen]) -> frozenset[str]:
-    """Of these orders, those with payments that named a session of theirs alone, before there was such an order; as
-    good as none."""
-    if not batch:
-        return frozenset()
-    given = {"b_application": batch[0].ctx.application, "b_order_ids": [seen.order_id for seen in batch]}
-    return frozenset((await batch[0].ctx.session.execute(_IN_SESSIONS, given)).scalars())
+async def _claim_by_session(ctx: Context, event: Event, order_id: str) -> None:
+    """Payments that named only a session of this order, before there was such an order, belong to it."""
+    its = select(CHECKOUTS.c.session_id).where(
+        CHECKOUTS.c.application == ctx.application, CHECKOUTS.c.order_id == order_id
+    )
+    await claim_payments(ctx, event, order_id, PAYMENTS.c.session_id.in_(its) & PAYMENTS.c.order_id.is_(None))
