@@ -38,7 +38,8 @@ async def test_an_unresolved_subscriber_waits_and_is_attached_from_the_current_s
 @pytest.mark.parametrize("session", ["checkout_session", "session"])
 async def test_a_session_inside_the_record_says_whose_it_is(shop: Shop, session: str) -> None:
     # case: A36, U10
-    await shop.reads("ACTIVE", **NOBODY, **{session: {"id": "s1", "customer_reference": "cus_7"}})
+    shown: dict[str, Any] = {session: {"id": "s1", "customer_reference": "cus_7"}}
+    await shop.reads("ACTIVE", **NOBODY, **shown)
     assert await shop.findings() == set()
     assert await shop.allowed(customer="cus_7")
 
