@@ -39,6 +39,14 @@ async def payments_of(session: AsyncSession, application: str, payment_ids: Coll
     return {row["payment_id"]: row for row in await _among(session, PAYMENTS, application, "payment_id", payment_ids)}
 
 
+async def subscription_sessions(
+    session: AsyncSession, application: str, session_ids: Collection[str]
+) -> frozenset[str]:
+    """Of these checkouts, those of subscriptions, of which no order comes."""
+    rows = await _among(session, CHECKOUTS, application, "session_id", session_ids)
+    return frozenset(row["session_id"] for row in rows if row["mode"] == "subscription")
+
+
 async def payments_of_orders(session: AsyncSession, application: str, order_ids: Collection[str]) -> Sequence[Row]:
     """All payments of these orders, first seen first."""
     rows = await _among(session, PAYMENTS, application, "order_id", order_ids)

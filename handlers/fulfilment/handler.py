@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import select, update
 
 from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
-from handlers.findings import close_by_hand, open_finding
+from handlers.findings import close_by_hand, close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
-from handlers.fulfilment.lookups import is_paid, order_named, order_of_service_id, order_of_session
+from handlers.fulfilment.lookups import is_paid, order_named, order_of_service_id, session_known
 from handlers.fulfilment.money import (
     claim_payments,
     judge_payments,
@@ -225,6 +225,7 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
     said = own(event).data["data"]
     options: Options = ctx.options
     if said.get("mode") == "subscription":
+        await _take_payments(ctx, event, said["session_id"])
         return
     registration = Registration(
         session_id=said["session_id"], customer=said.get("customer"), expected_amount=said.get("expected_amount"),
@@ -256,13 +257,15 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     order_id, service_order_id = await order_named(
         ctx, look_text(event, options.payment_order), look_text(event, options.payment_service_order)
     )
+    is_period = False
     session_id = look_text(event, options.payment_session) if order_id is None and service_order_id is None else None
     if session_id is not None:
         await hold_session(ctx.session, ctx.application, session_id)  # its event comes before this, or after
-        meant, is_known = await order_of_session(ctx, session_id)
-        order_id = meant if is_known else None
-        if meant is not None and not is_known:
-            ctx.request_read("order", meant)  # what it shows takes the payment
+        known = await session_known(ctx, session_id)
+        is_period = known.mode == "subscription"
+        order_id = known.order_id if known.is_known and not is_period else None
+        if known.order_id is not None and not (known.is_known or is_period):
+            ctx.request_read("order", known.order_id)  # what it shows takes the payment
     payment = FulfilmentPayment(
         application=ctx.application,
         payment_id=payment_id,
@@ -276,7 +279,7 @@ async def payment_observed(event: Event, ctx: Context) -> None:
         await judge_payments(ctx, event, order_id, payment)
     elif (order_id := await keep_payment(ctx, event, payment)) is not None:
         await judge_payments(ctx, event, order_id)
-    else:
+    elif not is_period:
         detail: dict[str, Any] = {"payments": [payment.payment_id]}
         if session_id is not None:
             detail["session_id"] = session_id
@@ -321,28 +324,38 @@ async def _session_said(ctx: Context, event: Event) -> tuple[str | None, str | N
     key: dict[str, Any] = {"application": ctx.application, "session_id": str(event.object_id)}
     known_status = status if status in SESSION_RANK else "OPEN"
     completed_at = event.received_at if known_status == "COMPLETED" else None
-    heard = FulfilmentCheckout(**key, order_id=event.order_id, status=known_status, completed_at=completed_at)
+    options: Options = ctx.options
+    mode = said if (said := look(event, options.mode)) in ("payment", "subscription") else None
+    heard = FulfilmentCheckout(
+        **key, order_id=event.order_id, status=known_status, completed_at=completed_at, mode=mode
+    )
     if await ctx.insert_new(heard) or (row := await ctx.locked(FulfilmentCheckout, **key)) is None:
         await _take_payments(ctx, event, key["session_id"])
-        return event.order_id, None
+        return event.order_id, mode
     higher = max(known_status, row["status"], key=lambda word: SESSION_RANK.get(word, 0))
     order_id: str | None = row["order_id"] or event.order_id
-    if (higher, order_id) != (row["status"], row["order_id"]):
+    mode = row["mode"] or (mode if row["registered_at"] is None else None)  # what is registered is the merchant's word
+    if (higher, order_id, mode) != (row["status"], row["order_id"], row["mode"]):
         one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == key["session_id"])
-        values = {"status": higher, "order_id": order_id, "completed_at": row["completed_at"] or completed_at}
+        values = {"status": higher, "order_id": order_id, "mode": mode}
+        values["completed_at"] = row["completed_at"] or completed_at
         await ctx.session.execute(update(CHECKOUTS).where(one).values(values))
         await _take_payments(ctx, event, key["session_id"])
-    return order_id, row["mode"]
+    return order_id, mode
 
 
 async def _take_payments(ctx: Context, event: Event, session_id: str) -> None:
     """What was paid in this session before anybody said whose it is (case B33). Where its order is not known yet, a
-    read of that takes them."""
-    waiting = select(PAYMENTS.c.payment_id).where(payments_of(ctx.application), waits_for_session(session_id))
-    if (await ctx.session.execute(waiting.limit(1))).first() is not None:
-        order_id, is_known = await order_of_session(ctx, session_id)
-        if order_id is not None and is_known:
-            await claim_payments(ctx, event, order_id, waits_for_session(session_id))
+    read of that takes them. A subscription's session has none, and its payments are no orphans."""
+    wanted = select(PAYMENTS.c.payment_id).where(payments_of(ctx.application), waits_for_session(session_id))
+    if not (waiting := (await ctx.session.execute(wanted)).scalars().all()):
+        return
+    known = await session_known(ctx, session_id)
+    if known.mode == "subscription":
+        for payment_id in waiting:
+            await close_finding(ctx, FINDINGS, "orphan_payment", payment_id, event.received_at)
+    elif known.order_id is not None and known.is_known:
+        await claim_payments(ctx, event, known.order_id, waits_for_session(session_id))
 
 
 async def _unidentified(ctx: Context, event: Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import bindparam, func, select
@@ -50,14 +51,23 @@ async def order_named(
     return (order_id, service_order_id) if found is None else (found, order_id)
 
 
-async def order_of_session(ctx: Context, session_id: str) -> tuple[str | None, bool]:
-    """The order id of this checkout, as far as its events or the merchant said one, and whether there is such an order:
-    a subscription's session has an order id, too, and no order comes of it (case F22)."""
+@dataclass(frozen=True, kw_only=True)
+class SessionKnown:
+    """What is known of a checkout: the order id that its events or the merchant said, whether there is such an order,
+    and its mode. A subscription's session has an order id, too, and no order comes of it (case F22)."""
+
+    order_id: str | None = None
+    is_known: bool = False
+    mode: str | None = None
+
+
+async def session_known(ctx: Context, session_id: str) -> SessionKnown:
+    """What is known of this checkout."""
     its = (ORDERS.c.application == CHECKOUTS.c.application) & (ORDERS.c.order_id == CHECKOUTS.c.order_id)
     one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == session_id)
-    wanted = select(CHECKOUTS.c.order_id, ORDERS.c.order_id.is_not(None)).select_from(CHECKOUTS.outerjoin(ORDERS, its))
-    row = (await ctx.session.execute(wanted.where(one))).first()
-    return (None, False) if row is None else (row[0], bool(row[1]))
+    wanted = select(CHECKOUTS.c.order_id, ORDERS.c.order_id.is_not(None), CHECKOUTS.c.mode)
+    row = (await ctx.session.execute(wanted.select_from(CHECKOUTS.outerjoin(ORDERS, its)).where(one))).first()
+    return SessionKnown() if row is None else SessionKnown(order_id=row[0], is_known=bool(row[1]), mode=row[2])
 
 
 _UNIDENTIFIED = select(FINDINGS.c.subject, FINDINGS.c.detail, FINDINGS.c.opened_at).where(

@@ -15,7 +15,7 @@ from consumer.events import Event
 from consumer.ledger import Database
 from handlers.fulfilment import lookups
 from handlers.fulfilment.order import Registration
-from handlers.fulfilment.registration import register
+from handlers.fulfilment.registration import register, register_session
 from handlers.fulfilment.store import LATE
 from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
@@ -462,8 +462,9 @@ IN_A_SESSION = {
 
 
 @pytest.mark.parametrize("then", IN_A_SESSION)
-async def test_one_that_came_before_its_session_is_of_its_order_too(orders: Projections, then: str) -> None:
+async def test_one_that_came_before_its_session_is_of_its_order_too(database: Database, then: str) -> None:
     # case: F28, U10
+    orders = Projections(database, "handlers.fulfilment.handler", options={"matching": "off"})
     await orders.feed(payment("p1", 1, order_id=None, session_id="s1"))
     assert await open_kinds(orders) == {("orphan_payment", "p1")}
     assert (await orders.row(FINDINGS))["detail"] == {"payments": ["p1"], "session_id": "s1"}
@@ -488,6 +489,31 @@ async def test_one_in_a_subscriptions_session_makes_no_order(orders: Projections
     await orders.feed(SESSION, payment("p1", 1, order_id=None, session_id="s1"))
     assert await orders.rows(ORDERS) == []
     assert await open_kinds(orders) == {("orphan_payment", "p1")}
+
+
+@pytest.mark.parametrize("first", ["payment", "session"])
+@pytest.mark.parametrize("told", ["event", "registration"])
+async def test_one_in_a_session_that_said_to_be_a_subscriptions_is_no_orphan(
+    orders: Projections, first: str, told: str
+) -> None:
+    # case: F22, B33
+    async def tell() -> None:
+        if told == "registration":
+            terms = Registration(session_id="s1", mode="subscription")
+            async with orders.database.transaction() as session:  # as the query API does
+                await register_session(session, "default", "A1", terms, START)
+            await orders.feed(registered(mode="subscription"))
+        else:
+            await orders.feed(said("checkout.session.completed", "evt_1", order_id="A1", id="s1", mode="subscription"))
+
+    if first == "session":
+        await tell()
+    await orders.feed(payment("p1", 1, order_id=None, session_id="s1"))
+    if first == "payment":
+        assert await open_kinds(orders) == {("orphan_payment", "p1")}
+        await tell()
+    assert await open_kinds(orders) == set()
+    assert await orders.rows(ORDERS) == []
 
 
 async def test_a_payment_that_names_an_order_is_of_that_whatever_its_session(orders: Projections) -> None:

@@ -181,6 +181,8 @@ class Check:
         first_of: dict[str, str] = {}
         for row in await books.payments_of_orders(session, application, order_ids):
             first_of.setdefault(row["order_id"], row["payment_id"])
+        in_session = {id_: row["session_id"] for id_, row in kept.items() if row["session_id"] and not row["order_id"]}
+        of_subs_sessions = await books.subscription_sessions(session, application, sorted(set(in_session.values())))
         subjects = [*order_ids, *(one.id for one in payments)]
         findings = await books.findings_of_orders(session, application, orders.KINDS, subjects)
         sub_ids = sorted({one.subscription_id for one in payments if one.subscription_id is not None})
@@ -197,6 +199,7 @@ class Check:
                 order=booked.get(order_id or ""),
                 is_kept=one.id in kept,
                 is_first=first in (None, one.id),
+                is_period=in_session.get(one.id) in of_subs_sessions,
                 subscription=subs.get(one.subscription_id or ""),
                 subscription_state=status_of(last.state) if (last := shown.get(one.subscription_id or "")) else None,
                 findings={**findings, **of_subs},

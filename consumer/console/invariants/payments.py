@@ -32,11 +32,13 @@ class Payment:
 @dataclass(frozen=True, kw_only=True)
 class Around:
     """What the books say around a payment. `is_kept`: it is a row of theirs; `is_first`: no other payment of its order
-    was seen before it. `subscription_state`: what the service showed last of it."""
+    was seen before it. `is_period`: it named a subscription's session alone.
+    `subscription_state`: what the service showed last of it."""
 
     order: BookedOrder | None = None
     is_kept: bool = False
     is_first: bool = True
+    is_period: bool = False
     subscription: Subscription | None = None
     subscription_state: str | None = None
     findings: Findings = field(default_factory=dict)
@@ -46,6 +48,8 @@ def classified(payment: Payment, around: Around) -> tuple[Class, str | None]:
     """The class, and the code of what is broken about it."""
     if payment.subscription_id is not None:
         return _of_subscription(payment, around)
+    if around.is_period:
+        return Class.PERIOD, None
     order = around.order
     if payment.is_remembered and not around.is_kept and (order is None or order.order.paid_at is None):
         return Class.BEFORE, None
