@@ -26,6 +26,7 @@ from tests import heavy
 from tests.support.kafka import KafkaServer, kafka_server
 from tests.support.ledger.shared import SharedLedger
 from tests.support.postgres import copy_database, create_database, in_memory, postgres_server
+from tests.support.process import tell_each_other
 
 # How long an example takes is the machine's business, which may be busy with other tests.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -94,6 +95,13 @@ def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     if not request.node.stash.get(_FAILED, False):
         shutil.rmtree(tmp_path, ignore_errors=True)
         tmp_path.mkdir(exist_ok=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def started_once_in_a_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What starts from nothing the first time does so in one of the workers."""
+    folder = tmp_path_factory.getbasetemp()
+    tell_each_other(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
 
 
 @pytest.fixture(autouse=True)

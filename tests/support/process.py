@@ -163,7 +163,13 @@ def command(
 
 
 _begun: set[str] = set()
+_told: list[Path] = []
 _cold = threading.Event()
+
+
+def tell_each_other(folder: Path) -> None:
+    """Processes that share a run of the tests share what was started: here each says what it was the first to start."""
+    _told[:] = [folder]
 
 
 def start_from_nothing() -> None:
@@ -176,12 +182,23 @@ def started(
 ) -> subprocess.Popen[bytes] | Forked:
     """`consumer` with these words. The first of each command starts from nothing, as an operator's does; what comes
     later is forked from a process that has loaded the code."""
-    may_be_forked = not _cold.is_set() and python == sys.executable and _begun.issuperset(words[:1])
-    if may_be_forked and _forker().is_like(environ):
+    is_first = bool(words) and _is_first(words[0])
+    if not is_first and not _cold.is_set() and python == sys.executable and _forker().is_like(environ):
         return _forker().start(words, environ, streams)
-    _begun.update(words[:1])
     stdin, stdout, stderr = streams
     return subprocess.Popen([python, "-m", "consumer", *words], env=environ, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
+def _is_first(command: str) -> bool:
+    if command in _begun:
+        return False
+    _begun.add(command)
+    try:
+        for folder in _told:
+            (folder / f"started-{command}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _inherited() -> dict[str, str]:
