@@ -22,6 +22,7 @@ from consumer.work.ingest import claiming
 from consumer.work.outbound import relay
 from tests.crash import shop
 from tests.crash.points import Point, arm
+from tests.support.merchant.warm import modules
 
 LEASE_S = 0.8
 SESSION_S = 1.5
@@ -30,7 +31,7 @@ SESSION_S = 1.5
 def role_process(role: Role, environ: Mapping[str, str], point: Point | None) -> ForkServerProcess:
     """A process, started, forked from one that has everything imported, so that each start is quick."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload([__name__, *modules()])
     process = context.Process(target=_main, args=(role, dict(environ), point), daemon=True)
     process.start()
     return process

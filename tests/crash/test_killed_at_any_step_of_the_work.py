@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -21,8 +22,9 @@ KAFKA = work_points("consumer.broker.kafka.member:KafkaSubscription", "consumer.
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path, sqlite_template: Path) -> AsyncIterator[Scene]:
     """The embedded log and SQLite."""
+    shutil.copyfile(sqlite_template, tmp_path / "ledger.db")
     found = Scene(
         tmp_path,
         broker_url=f"embedded:{tmp_path}/log.db",

@@ -4,6 +4,7 @@ parcel, nothing is lost, and the log has what others read there."""
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -22,8 +23,9 @@ KAFKA = onward_points("consumer.broker.kafka.member:KafkaSubscription", "consume
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path, sqlite_template: Path) -> AsyncIterator[Scene]:
     """The embedded log and SQLite."""
+    shutil.copyfile(sqlite_template, tmp_path / "ledger.db")
     found = Scene(
         tmp_path,
         broker_url=f"embedded:{tmp_path}/log.db",

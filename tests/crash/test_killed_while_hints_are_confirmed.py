@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,13 +19,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
-async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+async def scene(tmp_path: Path, sqlite_template: Path) -> AsyncIterator[Scene]:
     """The embedded log and SQLite, and a service that knows every event by its id but lists none yet."""
     async with scripted_service() as service:
         for event in sayings():
             service.records[f"/v1/events/{event.id}"] = orjson.loads(event.raw)
         for name in ("events", "orders", "subscriptions", "payments"):
             service.lists[f"/v1/{name}"] = lambda _cursor, _limit: {"items": [], "next_cursor": None}
+        shutil.copyfile(sqlite_template, tmp_path / "ledger.db")
         found = Scene(
             tmp_path,
             broker_url=f"embedded:{tmp_path}/log.db",

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +149,18 @@ def _watched(request: dict[str, Any], given: Sequence[int]) -> None:
     main()
 
 
-def _load() -> None:
+def modules() -> Iterator[str]:
+    """All that roles and commands may come to load."""
     for name in (*LOADED, "handlers"):
-        package = importlib.import_module(name)
-        for found in pkgutil.walk_packages(package.__path__, f"{name}."):
+        yield name
+        for found in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
             if ".migrations" not in found.name and ".developing" not in found.name:
-                importlib.import_module(found.name)
+                yield found.name
+
+
+def _load() -> None:
+    for name in modules():
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
