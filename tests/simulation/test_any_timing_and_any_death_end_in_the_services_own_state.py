@@ -21,7 +21,7 @@ from tests.simulation.world import ReadWorld, World, played
 
 pytestmark = pytest.mark.filterwarnings("ignore:The garbage collector is trying")  # who was killed gave nothing back
 
-HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "15"))  # `make simulate` asks for more
+HISTORIES = int(os.environ.get("CONSUMER_TEST_HISTORIES", "10"))  # `make simulate` asks for more
 PHASES = (Phase.generate,) if "CONSUMER_TEST_PLANTED" in os.environ else tuple(Phase)
 SEEDS = st.integers(0, 2**32 - 1)
 MOVES = st.integers(8, 20)
@@ -94,7 +94,7 @@ def test_for_long_where_sync_reads(ground: Ground, moves: int, seed: int) -> Non
 
 
 @pytest.mark.slow
-@settings(max_examples=3, **BOUNDS, phases=(Phase.generate,))
+@settings(max_examples=2, **BOUNDS, phases=(Phase.generate,))
 @given(moves=MOVES, seed=SEEDS)
 def test_a_seed_tells_the_same_story_each_time(ground: Ground, moves: int, seed: int) -> None:
     ground.play(seed, moves)  # what a Python process does only once (its caches are filled) is done
