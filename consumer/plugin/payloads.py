@@ -220,6 +220,7 @@ class WordSaid(_Known, event=("fulfilment.marked_paid", "fulfilment.released", "
     by: str | None = Field(None, description="who says it", examples=["operator"])
     reason: str | None = Field(None, description="why", examples=["paid by hand"])
     after: str | None = Field(None, description="the customer with whom the projection goes on, batch by batch")
+    hold: str | None = Field(None, description="what held the order as was seen; held otherwise, it is left alone")
 
 
 class FindingClosed(WordSaid, event=("fulfilment.finding_closed", "access.finding_closed")):

@@ -291,13 +291,15 @@ async def payment_observed(event: Event, ctx: Context) -> None:
 @handles("fulfilment.marked_paid", "fulfilment.released", "fulfilment.unfulfillable", transactional=True,
          name="fulfilment:operator")  # fmt: skip
 async def operator(event: Event, ctx: Context) -> None:
-    """An operator's word (or, for `unfulfillable`, a merchant's handler's): audited, and never twice (case F37)."""
+    """An operator's word (or, for `unfulfillable`, a merchant's handler's): audited, and never twice (case F37). One
+    that says what held the order when it was looked at leaves alone what is held otherwise by now: it is noted."""
     order_id = own(event).order_id
     if order_id is None:
         raise Reject("an operator's word needs an order")
     options: Options = ctx.options
+    seen: str | None = event.find("/data/hold")
 
-    def fact(order: Order) -> Order:
+    def meant(order: Order) -> Order:
         match event.type:
             case "fulfilment.marked_paid":
                 return rules.released(rules.paid(order, _proof(event), options.matching), event.received_at)
@@ -306,9 +308,16 @@ async def operator(event: Event, ctx: Context) -> None:
             case _:
                 return rules.unfulfillable(order, event.received_at)
 
+    def fact(order: Order) -> Order:
+        return meant(order) if rules.is_held_as(order, seen) else order
+
     change = await apply(ctx, event, order_id, fact, invents=event.type == "fulfilment.marked_paid")
     if change is None:
         raise Reject("the order is unknown")
+    if not rules.is_held_as(change.before, seen) and meant(change.before) != change.before:
+        held = change.before.hold
+        ctx.log.warning("order_left_alone", type=event.type, order_id=order_id, seen=seen, hold=held)
+        ctx.note(f"order:{order_id}", "order.left_alone", {"hold": seen}, {"type": event.type, "hold": held})
 
 
 @handles("fulfilment.finding_closed", transactional=True, name="fulfilment:finding_closed")

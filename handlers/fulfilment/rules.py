@@ -87,6 +87,12 @@ def registered(order: Order, registration: Registration, at: datetime, matching:
     return _requested_unless_held(known, at, matching)
 
 
+def is_held_as(order: Order, seen: str | None) -> bool:
+    """Whether the order is still held by what a person saw who decided about it; None: nobody said what that was. What
+    holds it otherwise by now nobody looked at (cases F20, F21); and what is out, or settled, is not held at all."""
+    return seen is None or order.hold == seen
+
+
 def released(order: Order, at: datetime) -> Order:
     """An operator lets a paid order go, whatever held it."""
     if order.paid_at is None or order.requested_at is not None:

@@ -607,6 +607,53 @@ async def test_paid_without_stock_is_shown_and_stays_paid(orders: Projections) -
     assert (found["kind"], found["detail"]) == ("paid_unfulfillable", {"reason": "sold out"})
 
 
+@pytest.mark.parametrize("word", ["fulfilment.released", "fulfilment.unfulfillable"])
+async def test_a_word_about_another_hold_is_left_alone_and_noted(orders: Projections, word: str) -> None:
+    # case: F21, F37
+    told = {"session_id": "s1", "order_id": "A1", "expected_amount": "10"}
+    await orders.feed(
+        own("checkout.registered", "order:A1", told), said("order.paid", "evt_1", order_id="A1", amount="9")
+    )
+    before = await orders.row(ORDERS)
+    with capture_logs() as logs:
+        await orders.feed(own(word, "order:A1", {"by": "op", "reason": "ours", "hold": "unmatched"}))
+    assert [(one["event"], one["seen"], one["hold"]) for one in logs] == [
+        ("order_left_alone", "unmatched", "amount_mismatch")
+    ]
+    assert await orders.row(ORDERS) == before
+    note = orders.notes[-1]
+    assert (note.action, note.subject, note.before) == ("order.left_alone", "order:A1", {"hold": "unmatched"})
+    assert note.after == {"type": word, "hold": "amount_mismatch"}
+    right = own(word, "order:A1", {"by": "op", "hold": "amount_mismatch"}, id_="drv_again")
+    await orders.feed(right)
+    assert (await orders.row(ORDERS))["hold"] is None
+    await orders.force(right)
+    assert [one.action for one in orders.notes].count("order.left_alone") == 1, "what was done already is no news"
+
+
+@pytest.mark.parametrize("word", ["fulfilment.released", "fulfilment.unfulfillable"])
+async def test_a_word_that_names_no_hold_acts_whatever_holds(orders: Projections, word: str) -> None:
+    """As those did that were said before words told what was seen, and those of a plugin do."""
+    # case: F33, F37
+    told = {"session_id": "s1", "order_id": "A1", "expected_amount": "10"}
+    await orders.feed(
+        own("checkout.registered", "order:A1", told), said("order.paid", "evt_1", order_id="A1", amount="9")
+    )
+    await orders.feed(own(word, "order:A1", {"by": "op", "reason": "ours"}))
+    assert (await orders.row(ORDERS))["hold"] is None
+
+
+async def test_what_was_settled_meanwhile_is_not_sent(orders: Projections) -> None:
+    # case: F33
+    told = {"session_id": "s1", "order_id": "A1", "expected_amount": "10"}
+    await orders.feed(
+        own("checkout.registered", "order:A1", told), said("order.paid", "evt_1", order_id="A1", amount="9")
+    )
+    await orders.feed(own("fulfilment.unfulfillable", "order:A1", {"by": "op", "hold": "amount_mismatch"}))
+    await orders.feed(own("fulfilment.released", "order:A1", {"by": "op", "hold": "amount_mismatch"}))
+    assert orders.emitted == []
+
+
 async def test_an_operators_word_about_an_unknown_order_is_refused(orders: Projections) -> None:
     with pytest.raises(ConsumerError, match="unknown"):
         await orders.feed(own("fulfilment.released", "order:nobody", {"by": "op"}))

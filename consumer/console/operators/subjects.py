@@ -26,7 +26,8 @@ from handlers.books import orders_of
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.order import FINDING_OF_HOLD
 from handlers.fulfilment.registration import contradicted, known_terms
-from handlers.fulfilment.store import REQUESTED
+from handlers.fulfilment.rules import is_held_as
+from handlers.fulfilment.store import REQUESTED, to_order
 
 OUTBOX: Table = OutboxRow.__table__
 LISTED_MAX = 5
@@ -43,7 +44,7 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
     """
     match word:
         case "fulfilment.released" | "fulfilment.unfulfillable":
-            await _order(session, word, subject, application)
+            await _order(session, word, subject, data.get("hold"), application)
         case "fulfilment.finding_closed":
             await _finding(session, fulfilment.FINDINGS, subject, data["kind"], application)
             await _not_held(session, subject, data["kind"], application)
@@ -80,7 +81,7 @@ async def held_by(session: AsyncSession, application: str, order_ids: Collection
     return {one: FINDING_OF_HOLD[row["hold"]] for one, row in found.items() if row["hold"] in FINDING_OF_HOLD}
 
 
-async def _order(session: AsyncSession, word: str, order_id: str, application: str) -> None:
+async def _order(session: AsyncSession, word: str, order_id: str, seen: str | None, application: str) -> None:
     found = await rows_of(session, fulfilment.ORDERS, application, order_id=order_id)
     if not found:
         raise NotFound("the order is unknown in this application")
@@ -94,6 +95,8 @@ async def _order(session: AsyncSession, word: str, order_id: str, application: s
             raise UsageError("the order counts as unfulfillable already", at=order["unfulfillable_at"])
         if order["requested_at"] is not None:
             await _may_not_be_sent(session, order_id, application)
+    if not is_held_as(to_order(order), seen):
+        raise UsageError("that does not hold the order by now", seen=seen, hold=order["hold"] or "none")
 
 
 async def _may_not_be_sent(session: AsyncSession, order_id: str, application: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from consumer.document import storable
 from consumer.errors import UsageError
 from consumer.plugin import parse_time
-from handlers.fulfilment.order import decimal
+from handlers.fulfilment.order import Hold, decimal
 
 ID_MAX_CHARS = 255
 BY_MAX_CHARS = 100
@@ -43,8 +43,8 @@ WORDS: Mapping[str, Word] = {
         about="order", needs=("session_id", "order_id"), may=("customer", "expected_amount", "mode", "price_id")
     ),
     "fulfilment.marked_paid": Word(about="order"),
-    "fulfilment.released": Word(about="order"),
-    "fulfilment.unfulfillable": Word(about="order"),
+    "fulfilment.released": Word(about="order", may=("hold",)),
+    "fulfilment.unfulfillable": Word(about="order", may=("hold",)),
     "fulfilment.finding_closed": Word(about="object", needs=("kind",)),
     "access.finding_closed": Word(about="object", needs=("kind",)),
     "access.customer_attached": Word(about="subscription", needs=("customer",), may=("source",)),
@@ -105,6 +105,7 @@ RULES: Mapping[str, Rule] = {
     "customer": _id,
     "entitlement": _name(100),
     "expected_amount": lambda value, _now: amount_problem(value),
+    "hold": _one_of(*Hold),
     "id": _id,
     "kind": _name(40),
     "mode": _one_of("payment", "subscription"),

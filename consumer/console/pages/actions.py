@@ -28,7 +28,7 @@ from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.reading import quarantine, read_requests
 from consumer.plugin import ReadRequest
 from handlers.books import orders_of
-from handlers.fulfilment.order import FINDING_OF_HOLD
+from handlers.fulfilment.order import FINDING_OF_HOLD, Hold
 
 RUNS_MAX: Final = 1000
 INSTANT: Final = timedelta(microseconds=1)
@@ -205,9 +205,11 @@ async def tell(request: web.Request, act: Act) -> tuple[str, str]:
     if word not in SAID:
         raise UsageError(f"a page says {', '.join(SAID)}; `consumer say` says the others")
     application = request.app[DESK].application(act.may("application"))
-    if word in OF_A_HOLD and await _is_held_otherwise(act, application, subject):
-        return "nothing", link("order", id=subject, application=application)
     data = {name: value for name in ("kind", "id") if (value := act.may(name)) is not None}
+    if word in OF_A_HOLD:
+        if (hold := await _hold_seen(act, application, subject)) is None:
+            return "nothing", link("order", id=subject, application=application)
+        data["hold"] = hold
     await say(act.session, word, subject, application=application, by=act.by, reason=act.reason, now=act.now, data=data)
     if word.endswith("finding_closed"):
         return "said", link("findings", application=application)
@@ -215,12 +217,15 @@ async def tell(request: web.Request, act: Act) -> tuple[str, str]:
     return "said", link(kind, id=subject, application=application)
 
 
-async def _is_held_otherwise(act: Act, application: str, order_id: str) -> bool:
-    """Whether something else holds the order by now than the page showed, by its word or the finding of it: an order
-    that nobody had registered may be found to be paid too little once somebody does."""
+async def _hold_seen(act: Act, application: str, order_id: str) -> str | None:
+    """What holds the order, if the page showed that, by its word or the finding of it; None when something else does by
+    now, or nothing: an order that nobody had registered may be found to be paid too little once somebody does. The
+    word takes it along: until `work` handles it, that may change again. Raises NotFound."""
     seen, order = act.word("seen"), (await orders_of(act.session, application, [order_id])).get(order_id)
-    hold = order["hold"] if order else None
-    return hold is not None and seen not in (hold, FINDING_OF_HOLD.get(hold))
+    if order is None:
+        raise NotFound("the order is unknown in this application")
+    hold: str | None = order["hold"]
+    return hold if hold is not None and seen in (hold, FINDING_OF_HOLD.get(Hold(hold))) else None
 
 
 async def read_again(request: web.Request, act: Act) -> tuple[str, str]:

@@ -80,6 +80,7 @@ async def test_every_word_is_heard_by_a_handler(projections: Projections, word: 
         ("checkout.registered", "A1", {"session_id": "s1", "order_id": "A2"}, "order_id is not the order"),
         ("checkout.registered", "A1", {"session_id": "s", "order_id": "A1", "expected_amount": "1e3"}, "no decimal"),
         ("checkout.registered", "A1", {"session_id": "s", "order_id": "A1", "mode": "gift"}, "mode is none of payment"),
+        ("fulfilment.released", "A1", {"hold": "paid_unmatched"}, "hold is none of asked, unmatched, "),
     ],
 )
 def test_what_is_no_word_is_refused(word: str, subject: str, data: dict[str, Any], told: str) -> None:
@@ -130,6 +131,7 @@ SAID: list[tuple[str, str, dict[str, Any]]] = [
     ("fulfilment.marked_paid", "new", {}),
     ("fulfilment.released", "held", {}),
     ("fulfilment.unfulfillable", "held", {}),
+    ("fulfilment.released", "held", {"hold": "amount_mismatch"}),
     ("fulfilment.finding_closed", "p1", {"kind": "orphan_payment"}),
     ("access.finding_closed", "S2", {"kind": "unreadable_subscription"}),
     ("access.customer_attached", "S1", {"customer": "c", "source": "resolver"}),
@@ -199,6 +201,17 @@ async def test_a_word_that_could_change_nothing_is_refused(sqlite_ledger: Databa
     ]:
         with pytest.raises(UsageError, match=told):
             await speak(sqlite_ledger, word, order_id)
+
+
+async def test_a_word_about_what_does_not_hold_the_order_is_refused(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    # case: F21
+    await world(projections)
+    for word in ("fulfilment.released", "fulfilment.unfulfillable"):
+        with pytest.raises(UsageError) as refused:
+            await speak(sqlite_ledger, word, "held", hold="unmatched")
+        assert "(seen=unmatched, hold=amount_mismatch)" in refused.value.line()
 
 
 async def test_twice_unfulfillable_is_refused(sqlite_ledger: Database, projections: Projections) -> None:
