@@ -36,6 +36,7 @@ class MeasuredBroker:
     def __init__(self, broker: Broker, metrics: Metrics, seconds: Callable[[], float] = perf_counter) -> None:
         self.writes: set[str] = set()
         self._broker = broker
+        self._probed = (BrokerError,) if isinstance(broker, EmbeddedBroker) else PROBED  # a file's probe is a record
         self._probed_at = float("-inf")
         self._published = metrics.publishes
         self._not_started: BrokerError | None = None
@@ -104,17 +105,15 @@ class MeasuredBroker:
                 raise again(why)
             return False
         await self._probe_now_and_then()
-        if isinstance(self._broker, EmbeddedBroker):
-            self._refused = None  # it has just written
         return True
 
     async def _probe_now_and_then(self) -> None:
         """Every PROBE_EVERY_S, and each time while it is refused. Raises what refuses it."""
-        if self._now() - self._probed_at < PROBE_EVERY_S and not isinstance(self._refused, PROBED):
+        if self._now() - self._probed_at < PROBE_EVERY_S and not isinstance(self._refused, self._probed):
             return
         await self.probe(sorted(self.writes))
         self._probed_at = self._now()
-        if isinstance(self._refused, PROBED):
+        if isinstance(self._refused, self._probed):
             self._refused = None
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,29 @@ async def test_why_it_did_not_start_is_told_until_it_does(tmp_path: Path) -> Non
     await broker.start()
     assert await broker.check()
     await broker.stop()
+
+
+async def test_a_log_that_takes_nothing_is_told_by_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that nobody waited for any longer had left no trace, and a look without a write cleared the refusal."""
+    monkeypatch.setattr("consumer.broker.embedded.broker.READY_WITHIN_S", 0.1)
+    at = [0.0]
+    broker = MeasuredBroker(EmbeddedBroker(tmp_path / "log.db"), Metrics(), lambda: at[0])
+    await broker.start()
+    try:
+        await broker.ensure_topics([TopicConfig(name="t", partitions=1, retention_s=None, max_record_bytes=1024)])
+        assert await broker.check()
+        at[0] = 11.0
+        with closing(sqlite3.connect(tmp_path / "log.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(BrokerUnavailable):
+                await broker.publish("t", Message(key=b"k", value=b"v"), timeout_s=0.1)
+            with pytest.raises(BrokerUnavailable):
+                await broker.check()
+            assert broker.refusal is not None
+        monkeypatch.setattr("consumer.broker.embedded.broker.READY_WITHIN_S", 5.0)
+        assert await broker.check()
+        assert broker.refusal is None
+    finally:
+        await broker.stop()

@@ -125,7 +125,7 @@ class LogFile:
 
     @property
     def write_failed(self) -> bool:
-        """Whether the last transaction failed."""
+        """Whether the last transaction failed, or did not come to its end in time."""
         return self._write_failure is not None
 
     async def open(self) -> None:
@@ -263,10 +263,11 @@ class LogFile:
                 job.done.set_exception(again(error))
 
     def _expire(self, done: asyncio.Future[Any]) -> None:
-        """Who waits less long than SQLite does for a lock is told why the last one failed."""
+        """Who waits less long than SQLite does for a lock is told why the last one failed. That it waited in vain
+        counts as a failed write until one succeeds."""
         if not done.done():
-            late = BrokerUnavailable("the log file did not answer in time")
-            done.set_exception(again(self._write_failure or late))
+            self._write_failure = self._write_failure or BrokerUnavailable("the log file did not answer in time")
+            done.set_exception(again(self._write_failure))
 
     def _take(self) -> list[_Job]:
         """The next transaction's jobs, without those whose caller has given up (fewer late duplicates)."""
