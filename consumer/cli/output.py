@@ -21,6 +21,7 @@ from consumer.document import shown as shown
 from consumer.errors import OutputUnwritable
 
 GAP = "  "
+BLOCK_BYTES = 64 * 1024
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
@@ -73,20 +74,47 @@ def written(text: bytes) -> None:
     """All of it to stdout. Goes on when nobody reads any more (`consumer status | head -1`): the exit code is the
     answer's, and not the pipe's. Raises OutputUnwritable when the disk takes no more."""
     try:
-        sys.stdout.flush()
-        # The bare file, as it is by PYTHONUNBUFFERED (the image) in any case: it may take a part, and says how much.
-        file, rest = sys.stdout.buffer, memoryview(text)
-        file = file.raw if isinstance(file, BufferedWriter) else file
-        while rest:
-            taken = file.write(rest)
-            if taken is None:  # whoever has the pipe's other end, or this terminal, too made it non-blocking
-                select.select((), (file,), ())
-            rest = rest[taken or 0 :]
+        _put(text)
     except BrokenPipeError:
         to_nowhere(sys.stdout)
     except OSError as error:
         to_nowhere(sys.stdout)
         raise OutputUnwritable(reason=error.strerror) from error
+
+
+class Whole:
+    """The way to stdout for what is worth nothing when it was cut (an export): block by block, and an error as soon as
+    nobody reads any more."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def write(self, text: bytes) -> None:
+        """More of it. Raises OutputUnwritable."""
+        self._kept += text
+        if len(self._kept) >= BLOCK_BYTES:
+            self.end()
+
+    def end(self) -> None:
+        """That was all of it: what is kept goes out. Raises OutputUnwritable."""
+        kept, self._kept = bytes(self._kept), bytearray()
+        try:
+            _put(kept)
+        except OSError as error:
+            to_nowhere(sys.stdout)
+            raise OutputUnwritable(reason=error.strerror) from error
+
+
+def _put(text: bytes) -> None:
+    sys.stdout.flush()
+    # The bare file, as it is by PYTHONUNBUFFERED (the image) in any case: it may take a part, and says how much.
+    file, rest = sys.stdout.buffer, memoryview(text)
+    file = file.raw if isinstance(file, BufferedWriter) else file
+    while rest:
+        taken = file.write(rest)
+        if taken is None:  # whoever has the pipe's other end, or this terminal, too made it non-blocking
+            select.select((), (file,), ())
+        rest = rest[taken or 0 :]
 
 
 def _width(text: str) -> int:

@@ -8,20 +8,34 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from consumer.cli.output import BLOCK_BYTES, Whole
 from tests.support.desk import Desk
 
+ENDLESS = """
+from consumer.cli.output import Whole
+whole = Whole()
+while True:
+    whole.write(b"x" * 1000)
+"""
 STUCK = 2
 """No `work` process lives."""
 LONG = "from consumer.cli.output import Output; Output(as_json=True).document(['x' * 1000] * 200)"
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [(["status"], STUCK), (["status", "--json"], STUCK), (["audit", "export", "-"], 0)]
+    ("words", "code", "told"),
+    [
+        (["status"], STUCK, ""),
+        (["status", "--json"], STUCK, ""),
+        # An export that was cut is none: whoever keeps it must be told.
+        (["audit", "export", "-"], 1, "error[output_unwritable]: "),
+    ],
 )
-def test_the_exit_code_is_the_answers(tmp_path: Path, words: list[str], code: int) -> None:
+def test_the_exit_code_is_the_answers(tmp_path: Path, words: list[str], code: int, told: str) -> None:
     settings = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db", "CONSUMER_LOG_LEVEL": "error"}
     assert Desk(settings).call("db", "upgrade").returncode == 0
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CONSUMER_", "SVC_"))}
@@ -34,7 +48,37 @@ def test_the_exit_code_is_the_answers(tmp_path: Path, words: list[str], code: in
         )
     finally:
         os.close(writes)
-    assert (done.returncode, done.stderr) == (code, "")
+    assert (done.returncode, done.stderr.startswith(told), done.stderr.count("\n")) == (code, True, bool(told))
+
+
+def test_an_export_that_nobody_reads_ends_at_once() -> None:
+    """It read all of the trail into nowhere, and exit 0 said that it was whole."""
+    reads, writes = os.pipe()
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdout=writes, stderr=subprocess.PIPE) as process:
+        os.close(writes)
+        assert os.read(reads, 1)
+        os.close(reads)
+        _, told = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"Broken pipe" in told
+
+
+def test_an_export_is_written_in_blocks(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: Any) -> None:
+    """A flush and a write for each line of a trail is two calls of the system for each."""
+    calls: list[int] = []
+
+    def put(text: bytes) -> None:
+        calls.append(len(text))
+        os.write(1, text)
+
+    monkeypatch.setattr("consumer.cli.output._put", put)
+    lines = [b"%d\n" % number for number in range(50_000)]
+    whole = Whole()
+    for line in lines:
+        whole.write(line)
+    whole.end()
+    assert capfdbinary.readouterr().out == b"".join(lines)
+    assert len(calls) == sum(map(len, lines)) // BLOCK_BYTES + 1
 
 
 def test_a_full_disk_is_not_taken_for_the_ledgers(tmp_path: Path) -> None:

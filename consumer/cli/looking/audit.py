@@ -16,7 +16,7 @@ import typer
 
 from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.filters import Limit, more_line, page
-from consumer.cli.output import Json, Output, written
+from consumer.cli.output import Json, Output, Whole
 from consumer.document import printable_json
 from consumer.errors import UsageError
 from consumer.ledger import Database
@@ -68,7 +68,11 @@ def export(file: ExportFile, as_json: Json = False) -> None:
     if str(file) == "-":
         if as_json:
             raise UsageError("--json goes with a file: on stdout there is the export itself")
-        run(_export(_to_a_terminal if sys.stdout.isatty() else written))
+        whole = Whole()
+        # Who looks at it gets it as a terminal may show it; a file, or a command behind a pipe, to the byte.
+        shown = printable_json if sys.stdout.isatty() else bytes
+        run(_export(lambda line: whole.write(shown(line))))
+        whole.end()
         return
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -86,11 +90,6 @@ def export(file: ExportFile, as_json: Json = False) -> None:
             beside.unlink()
     output.document({"file": str(file), **asdict(end)})
     output.line(f"{end.number} entries, the last with hash {end.hash}")
-
-
-def _to_a_terminal(line: bytes) -> None:
-    """Who looks at it gets it as a terminal may show it; a file, or a command behind a pipe, to the byte."""
-    written(printable_json(line))
 
 
 async def _export(write: Callable[[bytes], object]) -> Head:
