@@ -128,12 +128,13 @@ def _alone(what: str) -> Iterator[None]:
 def loaded_classes() -> Path:
     """Kafka's classes as a broker had them loaded, for this JVM: each that starts with them has a second of processor
     time less to spend. Made by a broker that is started and stopped, the first time; a JVM that cannot use it starts
-    without."""
+    without, and one that made none is not asked for it again."""
     java = Path(shutil.which("java") or "java").resolve()
     by = zlib.crc32(f"{java} {java.stat().st_mtime_ns} {jars()}".encode())
     kept = CACHE / f"kafka-classes-{KAFKA_VERSION}-{by:08x}.jsa"
+    none = kept.with_suffix(".none")
     with _alone("kafka-classes"), tempfile.TemporaryDirectory() as folder:
-        if not kept.exists():
+        if not kept.exists() and not none.exists():
             made = Path(folder) / "made.jsa"
             server = KafkaServer(Path(folder) / "kafka", classes=f"-XX:ArchiveClassesAtExit={made}")
             try:
@@ -143,6 +144,8 @@ def loaded_classes() -> Path:
             if made.exists():
                 shutil.copy(made, kept.with_suffix(".new"))
                 kept.with_suffix(".new").rename(kept)
+            else:
+                none.touch()
     return kept
 
 
