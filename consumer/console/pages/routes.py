@@ -89,4 +89,6 @@ async def _style(_: web.Request) -> web.Response:
 
 
 async def _to_the_pages(_: web.Request) -> web.Response:
-    raise web.HTTPSeeOther(f"{PREFIX.removeprefix('/')}/")  # from `/` and `/console`, whatever a proxy calls them
+    """From `/` and `/console` to `/console/`, relative to where a browser is. Where a proxy's path is another than
+    `/console`, that path without its slash at the end leads to the proxy's own `/console/`."""
+    raise web.HTTPSeeOther(f"{PREFIX.removeprefix('/')}/")
