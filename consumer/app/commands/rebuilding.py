@@ -43,6 +43,16 @@ def chosen(plugin: str, registry: Registry) -> list[str]:
     return [name for name in with_tables if dropped & set(tables_of(name, registry))]
 
 
+def not_here(registry: Registry) -> list[str]:
+    """What `all` does not reach, one line each: plugins that cannot be loaded, and built-in ones that CONSUMER_HANDLERS
+    leaves out."""
+    left_out = sorted({one.plugin for one in registry.absent})
+    return [
+        *(f"{one.plugin} cannot be loaded (`consumer handlers list`)" for one in registry.broken),
+        *(f"CONSUMER_HANDLERS leaves out handlers of {one}" for one in left_out),
+    ]
+
+
 def tables_of(plugin: str, registry: Registry) -> list[Table]:
     """The tables that the package of a plugin's handlers declares."""
     modules = {one.function.__module__ for one in registry.handlers if one.plugin == plugin}

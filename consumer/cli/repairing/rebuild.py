@@ -10,13 +10,13 @@ from typing import Annotated
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.app.commands.rebuilding import ALL, TOGETHER, chosen, rebuild_of, tables_of
+from consumer.app.commands.rebuilding import ALL, TOGETHER, chosen, not_here, rebuild_of, tables_of
 from consumer.app.options import option_problems
 from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.errors import SettingsError, UsageError, WorkGoesOn
+from consumer.errors import NotDerived, SettingsError, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
 from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.database_time import shared_time
@@ -54,9 +54,11 @@ def rebuild(
     if not dry_run:
         reason = checked_reason(reason)
         _consent(plugins, registry, frozenset(table or ()), yes=yes)
-    found = run(_rebuild(settings, registry, plugins, reason, is_all=plugin == ALL, dry_run=dry_run))
+    lacking = not_here(registry) if plugin == ALL else []
+    is_whole = plugin == ALL and not lacking
+    found = run(_rebuild(settings, registry, plugins, reason, is_whole=is_whole, dry_run=dry_run))
     output = Output(as_json)
-    output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found]})
+    output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found], "lacking": lacking})
     output.table(
         ["application", "table", "rows before", "rows after", "same", "differs in"],
         [
@@ -65,11 +67,8 @@ def rebuild(
         ],
         empty="nothing was recorded yet",
     )
-    if plugin == ALL and registry.broken:
-        names = ", ".join(one.plugin for one in registry.broken)
-        output.line(
-            f"not all: {names} cannot be loaded (`consumer handlers list`); mended, `consumer rebuild all` again"
-        )
+    if lacking:
+        output.line(f"not all: {', '.join(lacking)}; mended, `consumer rebuild all` again")
     if dry_run:
         output.line(f"a dry run: all of it was undone; with `work` stopped: `consumer rebuild {plugin} --reason …`")
 
@@ -86,7 +85,7 @@ def _consent(plugins: Sequence[str], registry: Registry, named: frozenset[str], 
 
 
 async def _rebuild(
-    settings: Settings, registry: Registry, plugins: Sequence[str], reason: str, *, is_all: bool, dry_run: bool
+    settings: Settings, registry: Registry, plugins: Sequence[str], reason: str, *, is_whole: bool, dry_run: bool
 ) -> Sequence[Rebuilt]:
     found: list[Rebuilt] = []
 
@@ -105,20 +104,24 @@ async def _rebuild(
             made = rebuild_of(plugins, database, registry, settings.handler_options)
             for name in names:
                 found += await made.run(name, dry_run=dry_run, noted=noted)
-        if is_all and not dry_run and not registry.broken:
+        if is_whole and not dry_run:
             async with database.transaction() as session:
                 await derivation.settle(session)
     return found
 
 
 async def require_rest(database: Database, roles: Collection[str] = WORKS) -> None:
-    """Raises WorkGoesOn while a process of these roles lives."""
+    """Raises WorkGoesOn while a process of these roles lives. One that died may still be at what it had begun; not one
+    that was refused because a rebuild is owed, and that a supervisor starts over and over."""
     async with database.reading() as session:
         now = await shared_time(session)
         alive = {
             one.process
             for one in await processes.listed(session)
-            if one.role in roles and one.stopped_at is None and now - one.seen_at < ALIVE and DIED not in one.said
+            if one.role in roles
+            and one.stopped_at is None
+            and now - one.seen_at < ALIVE
+            and not one.said.get(DIED, "").startswith(NotDerived.code)
         }
     if alive:
         raise WorkGoesOn(processes=", ".join(sorted(alive)))
