@@ -34,8 +34,8 @@ EVENTS = {
     "once for a process, at its start or its end": {
         "addresses_not_told", "another_upgrade_is_at_work", "application_without_credentials",
         "built_in_left_out", "claims_not_given_back",
-        "handler_not_paused", "lease_not_released", "part_stopped_hard", "plugin_broken", "process_stopped_hard",
-        "receive_stop_timeout", "role_died", "worker_gave_up", "worker_stopped_hard",
+        "handler_not_paused", "lease_not_released", "not_derived", "part_stopped_hard", "plugin_broken",
+        "process_stopped_hard", "receive_stop_timeout", "role_died", "worker_gave_up", "worker_stopped_hard",
     },
     "once for an edit of a plugin under `dev`": {
         "plugin_problem", "plugin_warning", "plugins_not_reloaded", "worker_ended", "worker_failed",

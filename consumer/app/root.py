@@ -411,8 +411,10 @@ class App:
         )
 
         async def work(stop: asyncio.Event) -> None:
+            await self._heartbeat.beat()  # an import that begins from here on finds this worker
             async with database.reading() as session:
-                await derivation.require_none(session)
+                if owed := await derivation.require_derived(session):
+                    _log.error("not_derived", applications=sorted(owed))
                 known = await handlers.everyone(session)
             self.worker = build_worker(
                 database=database,

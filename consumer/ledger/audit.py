@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 
-from sqlalchemy import Executable, Table
+from sqlalchemy import Executable, Table, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import Given
@@ -49,6 +49,18 @@ def _adding(dialect: str) -> Executable:
 def by_handler(actor: str) -> bool:
     """Whether a handler did it: its reason is an event's id, and not a person's words. Pure."""
     return ":" in actor and not actor.startswith("operator")
+
+
+async def handled_after(session: AsyncSession, entry: int) -> bool:
+    """Whether a handler changed something after the entry of this `id`."""
+    actor = _AUDIT.c.actor
+    noted = select(_AUDIT.c.id).where(_AUDIT.c.id > entry, actor.contains(":"), ~actor.startswith("operator"))
+    return await session.scalar(noted.order_by(_AUDIT.c.id).limit(1)) is not None
+
+
+async def newest_id(session: AsyncSession) -> int:
+    """The `id` of the newest entry, 0 when there is none."""
+    return int(await session.scalar(select(func.max(_AUDIT.c.id))) or 0)
 
 
 def note(

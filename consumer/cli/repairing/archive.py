@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,7 +32,7 @@ from consumer.cli.walking.lead import COMMAND, Led, Wait, lease_of
 from consumer.clock import Clock, SystemClock
 from consumer.errors import AnotherLeads, UsageError
 from consumer.ledger import Database, audit
-from consumer.ledger.archiving import bodies
+from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.archiving.bodies import Brought
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.leases import LEASE_S
@@ -146,22 +147,37 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
         for file in in_turn:  # all of them, before anything of one comes in: a ledger with half of its past looks whole
             if not is_trail(file):
                 await asyncio.to_thread(check, file)
-        for file in in_turn:
-            if is_trail(file):
-                trail = await bring_trail(database, file)
-                output.line(f"{file.name}: {trail.entries} entries of the audit trail")
-                continue
-            one = await bring(database, file, brings_missing=missing)
-            async with database.transaction() as session:
-                await _note(session, file, one)
-            output.line(f"{file.name}: {one.bodies} bodies, {one.events} events")
-            found += one
+        async with _without_work(database) if missing else nullcontext():
+            for file in in_turn:
+                if is_trail(file):
+                    trail = await bring_trail(database, file)
+                    output.line(f"{file.name}: {trail.entries} entries of the audit trail")
+                    continue
+                one = await bring(database, file, brings_missing=missing)
+                async with database.transaction() as session:
+                    await _note(session, file, one)
+                output.line(f"{file.name}: {one.bodies} bodies, {one.events} events")
+                found += one
         async with database.transaction() as session:
             if lacking := await bodies.take_first_walks(session, found.first_walks):
                 output.line(f"{lacking} events of the export are lacking: give all of its files before the roles start")
         if found.events:
             output.line("the plugins' tables tell nothing of these yet: before a role starts, `consumer rebuild all`")
     return found
+
+
+@asynccontextmanager
+async def _without_work(database: Database) -> AsyncIterator[None]:
+    """No worker begins while events come in. One that was started since the last look is found: it says that it lives
+    before it looks whether it may begin. Raises WorkGoesOn."""
+    async with database.transaction() as session:
+        await derivation.begin(session)
+    try:
+        await require_rest(database, MOVED)
+        yield
+    finally:
+        async with database.transaction() as session:
+            await derivation.end(session)
 
 
 def _files_of(given: Path) -> Sequence[Path]:

@@ -3,38 +3,68 @@ done, so no worker will make up for it: only a rebuild of all plugins does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotDerived
+from consumer.ledger import audit
+from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import key_values
 
 BEGINS: Final = "archive/not_derived/"
 OWED: Final = "owed"
+COMING: Final = "archive/coming"
+COMING_FOR: Final = timedelta(hours=1)
+"""Longer than a trail takes; what follows it owes. One that was killed before events came in keeps nobody for ever."""
+CUT: Final = "`events import --missing` is under way, or was cut: type it again, then `consumer rebuild all`"
+
+
+async def begin(session: AsyncSession) -> None:
+    """Events are about to come in: no worker starts until `end`, or COMING_FOR is over."""
+    await key_values.keep(session, COMING, (await shared_time(session)).isoformat())
+
+
+async def end(session: AsyncSession) -> None:
+    """What was about to come in is in, or does not come."""
+    await key_values.keep(session, COMING, "")
 
 
 async def owe(session: AsyncSession, applications: Iterable[str]) -> None:
-    """Events of these came in."""
-    for application in sorted(applications):
-        await key_values.keep(session, f"{BEGINS}{application}", OWED)
+    """Events of these came in when the audit trail had its newest entry. What one owes already stands as it is."""
+    there = await _marks(session)
+    for application in sorted(set(applications) - there.keys()):
+        await key_values.keep(session, f"{BEGINS}{application}", f"{OWED} {await audit.newest_id(session)}")
 
 
 async def owed(session: AsyncSession) -> frozenset[str]:
     """The applications of which the tables lack what events tell that came in."""
-    found = await key_values.beginning(session, BEGINS)
-    return frozenset(name.removeprefix(BEGINS) for name, value in found.items() if value == OWED)
+    return frozenset(await _marks(session))
 
 
-async def require_none(session: AsyncSession) -> None:
-    """Who works all the same ships what is held and forgets gifts, and then no rebuild agrees with what was told.
-    Raises NotDerived."""
-    if found := await owed(session):
-        raise NotDerived(applications=", ".join(sorted(found)))
+async def require_derived(session: AsyncSession) -> frozenset[str]:
+    """Whether work waits for a rebuild: who works before ships what is held and forgets gifts, and then no rebuild
+    agrees with what was told. So where a handler has changed something since, it is too late to wait for one: what is
+    owed is returned. So it is where nobody knows, as a version before 2026-11-30 took it in. Raises NotDerived."""
+    coming = await key_values.load(session, COMING)
+    if coming and await shared_time(session) - datetime.fromisoformat(coming) < COMING_FOR:
+        raise NotDerived(CUT)
+    marks = await _marks(session)
+    entries = [value.removeprefix(OWED).strip() for value in marks.values()]
+    if entries and all(entries) and not await audit.handled_after(session, min(map(int, entries))):
+        raise NotDerived(applications=", ".join(sorted(marks)))
+    return frozenset(marks)
 
 
 async def settle(session: AsyncSession) -> None:
     """The tables of all plugins were derived again, of every application."""
-    for application in await owed(session):
+    for application in await _marks(session):
         await key_values.keep(session, f"{BEGINS}{application}", "")
+    await end(session)
+
+
+async def _marks(session: AsyncSession) -> Mapping[str, str]:
+    found = await key_values.beginning(session, BEGINS)
+    return {name.removeprefix(BEGINS): value for name, value in found.items() if value}

@@ -164,6 +164,7 @@ BY_NAME: Mapping[str, Any] = {
 """What to give a parameter of this name."""
 
 EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
+    "ledger.audit.handled_after": [{"entry": entry} for entry in (0, 10**9)],
     "ledger.archiving.bodies.records": [
         {"names": [("default", "evt_5"), ("default", "evt_6")], "archived": whole} for whole in (True, False)
     ],
