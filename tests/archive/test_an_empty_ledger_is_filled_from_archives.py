@@ -140,6 +140,7 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         await schema.upgrade(database)
         (tmp_path / "kept" / ".part-0.jsonl.gz").touch()  # somebody still writes that
         found = await asyncio.to_thread(desk.ask, "events", "import", "--missing", str(tmp_path / "kept"))
+        assert found["without_state"] == ["default"], "no walk is told of, as where only what was pruned is at hand"
         assert found["events"] == len(await rows(database, EVENTS)) > 10
         assert [(one["event_id"], one["handler"], one["status"]) for one in await rows(database, RUNS)] == ran
         assert await told(database) == was_told
@@ -160,7 +161,7 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         assert not await _is_owed(database)
         assert await told(database) == was_told, "nothing goes out"
         again = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
-        assert (again["events"], again["bodies"], again["missing"]) == (0, 0, 0)
+        assert (again["events"], again["bodies"], again["missing"], again["without_state"]) == (0, 0, 0, [])
         assert not await _is_owed(database), "nothing came in"
         (tmp_path / "none").mkdir()
         told_so = await asyncio.to_thread(desk.ask, "events", "import", str(tmp_path / "none"), code=2)
@@ -285,7 +286,7 @@ async def test_what_was_seen_at_the_service_is_no_news_in_the_new_ledger(
     try:
         await schema.upgrade(database)
         done = await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
-        assert done["unobserved"] == []
+        assert done["without_state"] == []
         async with database.reading() as session:
             state = await load_state(session, "default")
         assert (state.baselined, state.payments_baselined) == (True, True)

@@ -34,6 +34,7 @@ from consumer.errors import AnotherLeads, UsageError
 from consumer.ledger import Database, audit
 from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.archiving.bodies import Brought
+from consumer.ledger.archiving.observed import without_state
 from consumer.ledger.engine.database_time import shared_clock, shared_time
 from consumer.ledger.leases import LEASE_S
 from consumer.ledger.processes import worker_id
@@ -124,11 +125,10 @@ def import_events(
     if len(files) > FILES_MAX:
         raise UsageError("too many files at once", most=FILES_MAX)
     output = Output(as_json)
-    found = run(_imported(settings_looking(), files, missing=missing, output=output))
+    found, unread = run(_imported(settings_looking(), files, missing=missing, output=output))
     names = [f"{application}/{event_id}" for application, event_id in found.named]
-    unread = bodies.unobserved(found.first_walks)
     output.document({"events": found.events, "bodies": found.bodies, "there": found.there,
-                     "missing": found.missing, "unobserved": unread})  # fmt: skip
+                     "missing": found.missing, "without_state": unread})  # fmt: skip
     output.line(f"{found.bodies} bodies are back, {found.there} were there; {found.events} events came in with theirs")
     if unread:
         output.line(f"of {', '.join(unread)} nothing that was read of orders and subscriptions is in these files: what "
@@ -138,7 +138,10 @@ def import_events(
         raise typer.Exit(1)
 
 
-async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool, output: Output) -> Brought:
+async def _imported(
+    settings: Settings, files: Sequence[Path], *, missing: bool, output: Output
+) -> tuple[Brought, Sequence[str]]:
+    """What came in, and `without_state`."""
     found = Brought()
     async with ledger(settings, whole=True) as database:
         if missing:
@@ -161,9 +164,10 @@ async def _imported(settings: Settings, files: Sequence[Path], *, missing: bool,
         async with database.transaction() as session:
             if lacking := await bodies.take_first_walks(session, found.first_walks):
                 output.line(f"{lacking} events of the export are lacking: give all of its files before the roles start")
+            unread = without_state(found, await bodies.baselined(session))
         if found.events:
             output.line("the plugins' tables tell nothing of these yet: before a role starts, `consumer rebuild all`")
-    return found
+    return found, unread
 
 
 @asynccontextmanager

@@ -74,13 +74,15 @@ FOREIGN: Final = (
 @dataclass(frozen=True, kw_only=True)
 class Brought:
     """What of an archive came in: events that were not there, bodies that were not; what was there as it is; and what
-    the ledger lacks, with the names of a few. `first_walks`: what the archive says of them; see `take_first_walks`."""
+    the ledger lacks, with the names of a few. `applications`: of which events came in. `first_walks`: what the archive
+    says of them; see `take_first_walks`."""
 
     events: int = 0
     bodies: int = 0
     there: int = 0
     missing: int = 0
     named: tuple[EventKey, ...] = ()
+    applications: frozenset[str] = frozenset()
     first_walks: tuple[Record, ...] = ()
 
     def __add__(self, other: Brought) -> Brought:
@@ -90,6 +92,7 @@ class Brought:
             there=self.there + other.there,
             missing=self.missing + other.missing,
             named=(*self.named, *other.named)[:NAMED],
+            applications=self.applications | other.applications,
             first_walks=(*self.first_walks, *other.first_walks),
         )
 
@@ -208,14 +211,6 @@ async def take_first_walks(session: AsyncSession, found: Sequence[Record]) -> in
     return 0 if whole else max((one["events"] - here for one in found), default=0)
 
 
-def unobserved(found: Sequence[Record]) -> Sequence[str]:
-    """The applications, in order, of which it is not told that a walk of the state has remembered what was there
-    before: of these the export holds nothing that was read. So it is of each in one from before 2026-11-29. Pure."""
-    walks = [_row(_WALKS, one["first_walk"]) for one in found]
-    named = {walk: {row["application"] for row in walks if row["walk"] == walk} for walk in (FIRST_WALK, RECONCILE)}
-    return sorted(named[FIRST_WALK] - named[RECONCILE])
-
-
 async def require_no_replay(session: AsyncSession) -> None:
     """None begins before the transaction is over, either. Raises ArchiveWaits."""
     await plans.take_turns(session)
@@ -280,7 +275,8 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
     if brings_missing:
         news = [pair for name, pair in events.items() if name not in known]
         await _take_in(session, news)
-        await derivation.owe(session, {row["application"] for row, _ in news})
+        applications = frozenset(row["application"] for row, _ in news)
+        await derivation.owe(session, applications)
         await _take_unsent(session, [_row(_OUTBOX, one["outbox"]) for one in found if one.keys() == {"outbox"}])
         reads = [_row(_READS, one["read"]) for one in found if "read" in one]
         await _take_beside(session, _READS, reads)
@@ -294,7 +290,8 @@ async def put_back(session: AsyncSession, found: Sequence[Record], *, brings_mis
         await quarantined.take_in(
             session, [_row(_QUARANTINE, one["quarantine"]) for one in found if "quarantine" in one]
         )
-        brought += Brought(events=len(news), first_walks=tuple(one for one in found if "first_walk" in one))
+        walks = tuple(one for one in found if "first_walk" in one)
+        brought += Brought(events=len(news), applications=applications, first_walks=walks)
         await _go_on_counting(session)
     return brought
 

@@ -3,19 +3,20 @@ what is news: without, each object is published again, and a paid order that no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, get_args
 
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.ledger.archiving.bodies import Record
+from consumer.ledger.archiving.bodies import Brought, Record
 from consumer.ledger.archiving.documents import document
 from consumer.ledger.handling import events
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import ObjectKind, observation_id
 from consumer.ledger.reading.observations import Observed
+from consumer.ledger.reading.sync_state import RECONCILE
 from consumer.ledger.tables import ObservationRow
 
 KINDS: Final[Sequence[ObjectKind]] = get_args(ObjectKind)
@@ -38,6 +39,15 @@ async def observed(
     ]
     found = [{"observation": document(_OBSERVATIONS, one.__dict__)} for one in stay]
     return found, page[-1].object_id if len(page) == limit else None
+
+
+def without_state(found: Brought, baselined: Collection[str]) -> Sequence[str]:
+    """The applications, in order, of which events came in, but no word that a walk of the state has remembered what was
+    there before, so nothing that was read. So it is of each in an export from before 2026-11-29, and in what was pruned
+    alone. `baselined`: those of which this ledger knows such a walk. Pure."""
+    walks = [one["first_walk"] for one in found.first_walks]
+    told = {one["application"] for one in walks if one["walk"] == RECONCILE}
+    return sorted(found.applications - told - set(baselined))
 
 
 def _is_made_again(one: Observed, told: Mapping[str, datetime]) -> bool:
