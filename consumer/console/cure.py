@@ -55,9 +55,10 @@ def redrive(event_id: str, application: str = "default") -> str:
     return command("consumer dead redrive", options=_reasoned(application, f"--event {quote(event_id)}"))
 
 
-def release(order_id: str, application: str = "default") -> str:
-    """Lets go a paid order, whatever holds it."""
-    return command("consumer say fulfilment.released", order_id, options=_reasoned(application))
+def release(order_id: str, application: str = "default", *, hold: str | None = None) -> str:
+    """Lets go a paid order: whatever holds it, or only while this does."""
+    seen = () if hold is None else (f"--set {quote(f'hold={hold}')}",)
+    return command("consumer say fulfilment.released", order_id, options=_reasoned(application, *seen))
 
 
 def unfulfillable(order_id: str, application: str = "default") -> str:

@@ -316,7 +316,7 @@ def _held(application: str, order_id: str, hold: Hold | None, findings: Sequence
     if hold is None:
         return _found(application, order_id, findings)
     who = "an operator" if hold != Hold.ASKED else "the service's answer, or an operator"
-    entry = {"at": None, "code": f"held.{hold}", "waits": f"{who}: {release(order_id, application)}"}
+    entry = {"at": None, "code": f"held.{hold}", "waits": f"{who}: {release(order_id, application, hold=hold)}"}
     same = [one for one in findings if one["kind"] == FINDING_OF_HOLD.get(hold)]
     others = [one for one in findings if one not in same]
     return ([entry | {"detail": one["detail"]} for one in same] or [entry]) + _found(application, order_id, others)

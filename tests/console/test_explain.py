@@ -75,7 +75,8 @@ async def test_what_was_found_is_told_with_who_settled_it(sqlite_ledger: Databas
     assert closed["amount_mismatch"]["reason"] == "its cause is gone"
     held, double = [one for one in waits if one["at"] is None]
     assert (held["code"], double["code"]) == ("held.amount_mismatch", "finding.duplicate_payment"), "the hold is first"
-    assert held["waits"] == "an operator: consumer say fulfilment.released A1 --application default --reason …"
+    printed = "consumer say fulfilment.released A1 --set hold=amount_mismatch --application default --reason …"
+    assert held["waits"] == f"an operator: {printed}", "it acts on what is told here, as a page's button does"
     assert held["detail"]["expected_amount"] == "10"
     assert (
         double["waits"] == "an operator: consumer findings close A1 duplicate_payment --application default --reason …"

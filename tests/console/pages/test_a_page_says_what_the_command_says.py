@@ -128,7 +128,8 @@ async def test_an_order_says_why_it_waits(projections: Projections, pages: Pages
     await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9", at=START + timedelta(minutes=1)))
     seen = unescape(await text(pages, "/console/order?id=A1"))
     assert "held.amount_mismatch" in seen
-    assert "an operator: <code>consumer say fulfilment.released A1 --application default --reason …</code>" in seen
+    release = "consumer say fulfilment.released A1 --set hold=amount_mismatch --application default --reason …"
+    assert f"an operator: <code>{release}</code>" in seen
     assert '<a href="event?id=evt_1&application=default">evt_1</a>' in seen
     assert '<a href="customer?id=c1&application=default">c1</a>' in seen
     assert "<code>consumer explain order A1 --application default</code>" in seen
