@@ -20,7 +20,7 @@ from consumer.cli.repairing import rebuild
 from consumer.errors import LedgerUnavailable
 from consumer.events import Delivery
 from consumer.ledger import Database, processes
-from consumer.ledger.archiving import bodies, derivation
+from consumer.ledger.archiving import bodies, derivation, quarantined
 from consumer.ledger.engine import schema
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import events, handlers
@@ -374,6 +374,15 @@ async def test_what_lies_in_quarantine_lies_there_in_the_new_ledger(
         came = [one for one in await rows(database, QUARANTINE) if one["delivery_id"] != "mine"]
         assert [{**one, "id": 0} for one in came] == [{**one, "id": 0} for one in was]
         assert [one["raw"] for one in came] == [one.raw for one in kept]
+        thrown = ("quarantine", "discard", str(came[0]["id"]), "--reason", "forged", "--yes")
+        await asyncio.to_thread(desk.ask, *thrown)
+        await asyncio.to_thread(desk.ask, "events", "import", "--missing", *files)
+        left = [one["delivery_id"] for one in await rows(database, QUARANTINE)]
+        assert left == ["mine", came[1]["delivery_id"]], "again changes nothing"
+        async with database.transaction() as session:
+            now = await shared_time(session)
+            await quarantined.take_in(session, [{**came[0], "created_at": now}])
+        assert len(await rows(database, QUARANTINE)) == 3, "what came anew since lies there"
     finally:
         await database.stop()
 

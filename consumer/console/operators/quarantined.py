@@ -13,7 +13,6 @@ from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import reason_of
 
-DISCARDED: Final = "quarantine.discarded"
 RETRIED: Final = "quarantine.retried"
 
 Again = Mapping[int, str]
@@ -25,7 +24,7 @@ async def throw_away(
 ) -> tuple[frozenset[int], Again]:
     """Drop them as they were read, in the caller's transaction; audited. Returns what `take_out` does."""
     gone, again = await take_out(session, rows)
-    note(session, [row for row in rows if row.id in gone], action=DISCARDED, by=by, reason=reason, now=now)
+    note(session, [row for row in rows if row.id in gone], action=quarantine.DISCARDED, by=by, reason=reason, now=now)
     return gone, again
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Table, select
@@ -10,8 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
 from consumer.ledger.archiving.documents import document
-from consumer.ledger.tables import QuarantineRow
+from consumer.ledger.engine.chunks import matching
+from consumer.ledger.reading.quarantine import DISCARDED
+from consumer.ledger.tables import AuditRow, QuarantineRow
 
+_AUDIT: Table = AuditRow.__table__
 _QUARANTINE: Table = QuarantineRow.__table__
 
 
@@ -24,7 +27,25 @@ async def quarantined(session: AsyncSession, after: int, limit: int) -> tuple[Se
 
 
 async def take_in(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> None:
-    """Put them into quarantine under numbers of this ledger; what lies there already stays as it is."""
-    if rows:
-        news = [{name: value for name, value in row.items() if name != "id"} for row in rows]
+    """Put them into quarantine under numbers of this ledger; what lies there already stays as it is, and what was
+    thrown away since it came stays away."""
+    gone = await _thrown_away(session, rows)
+    news = [{name: value for name, value in row.items() if name != "id"} for row in rows if _named(row) not in gone]
+    if news:
         await session.execute(insert_into(_QUARANTINE, session.get_bind().dialect.name).on_conflict_do_nothing(), news)
+
+
+async def _thrown_away(session: AsyncSession, rows: Sequence[dict[str, Any]]) -> frozenset[tuple[str, str]]:
+    """Those of which the trail tells so. One that came anew since, under the same id, nobody has decided about."""
+    came = {_named(row): row["created_at"] for row in rows}
+    gone = set[tuple[str, str]]()
+    notes = select(_AUDIT.c.application, _AUDIT.c.subject, _AUDIT.c.at).where(_AUDIT.c.action == DISCARDED)
+    for where in matching(_AUDIT.c.subject, (_AUDIT.c.application,), ((subject, name) for name, subject in came)):
+        found = (await session.execute(notes.where(where))).all()
+        gone |= {(name, subject) for name, subject, at in found if at >= came[name, subject]}
+    return frozenset(gone)
+
+
+def _named(row: Mapping[str, Any]) -> tuple[str, str]:
+    """As the trail names it."""
+    return row["application"], f"delivery:{row['delivery_id']}"

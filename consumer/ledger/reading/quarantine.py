@@ -21,6 +21,8 @@ from consumer.reason import Reason, reason_of, stored_as
 
 _QUARANTINE: Table = QuarantineRow.__table__
 PRUNED_AT_ONCE: Final = 5000
+DISCARDED: Final = "quarantine.discarded"
+"""The trail's word for one that somebody threw away."""
 # What nobody has proved to be the service's word: it is kept as far as there is room for it.
 _STRANGERS = _QUARANTINE.c.reason.in_(
     [
