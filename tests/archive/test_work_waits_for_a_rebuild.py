@@ -4,6 +4,7 @@ for a rebuild that cannot agree any more."""
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -169,17 +170,25 @@ async def exported(sqlite_template: Path, tmp_path: Path) -> Path:
     return folder
 
 
+async def doctor_says(desk: Desk) -> list[str]:
+    checks = json.loads((await asyncio.to_thread(desk.call, "doctor", "--json")).stdout)["checks"]
+    return [one["grade"] for one in checks if one["name"] == "rebuild"]
+
+
 # case: G12
 async def test_who_worked_without_a_rebuild_may_go_on(exported: Path, database: Database) -> None:
     """As every version did before 2026-11-30."""
     desk = Desk({"CONSUMER_DATABASE_URL": url_of(database)})
+    assert await doctor_says(desk) == []
     await asyncio.to_thread(desk.ask, "events", "import", "--missing", str(exported))
     assert not await may_begin(database), "the trail that came in is no work of here"
+    assert await doctor_says(desk) == ["fail"]
     live = Live(database, {"fulfilment": {}, "access": {}}, application="default")
     await live.arrive(observed("subscription:sub_1", 900, SUBSCRIBED | {"status": "ENDED"}, at=live.clock.now()))
     await live.close()
     assert await may_begin(database)
     assert await owed(database) == {"default"}
+    assert await doctor_says(desk) == ["warn"]
 
 
 # case: G12

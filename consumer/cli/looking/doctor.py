@@ -22,6 +22,7 @@ from consumer.cli.output import Json, Output
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, ConsumerError, LedgerError, SettingsError
 from consumer.ledger import Database
+from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.applied import look_at_collation, look_at_encoding, require_current
 from consumer.ledger.engine.database_time import shared_clock
 from consumer.settings import ApplicationSettings, Authenticity, Role, Settings, load_settings
@@ -70,7 +71,7 @@ async def _examine(
         clock: Clock = SystemClock()
         found, database = await _database(stack, settings)
         if database is not None:
-            found.append(await sync_doctor.clock_skew(database, clock))
+            found += [await sync_doctor.clock_skew(database, clock), *await _derived(database)]
             clock = await _clock(database)
         checks += [*await _broker(settings, clock), *found]
         asked = [one for one in settings.applications if application in (None, one.name)]
@@ -108,6 +109,20 @@ async def _database(stack: AsyncExitStack, settings: Settings) -> tuple[list[Che
         return [Check(name="database", grade=Grade.FAIL, text=error.line())], None
     text = f"{database.dialect} answers; the schema is up to date"
     return [Check(name="database", grade=Grade.OK, text=text)], database
+
+
+async def _derived(database: Database) -> list[Check]:
+    """Whether `work` waits for a rebuild, or went on without one; nothing where none is owed."""
+    try:
+        async with database.reading() as session:
+            owed = await derivation.require_derived(session)
+    except LedgerError as error:
+        return [Check(name="rebuild", grade=Grade.FAIL, text=error.line())]
+    text = (
+        f"not_derived: events of {', '.join(sorted(owed))} came in from archives, and `work` went on without "
+        "`consumer rebuild all`: orders, gifts and holds may be lacking (`consumer invariants`)"
+    )
+    return [Check(name="rebuild", grade=Grade.WARN, text=text)] if owed else []
 
 
 async def _clock(database: Database) -> Clock:

@@ -73,6 +73,7 @@ MANY: Mapping[str, str] = {
     "console.alarms.unfulfilled.unfulfilled": "of what waits the 10,000 first requests, of each handler",
     "console.alarms.unread.unread": "a count, up to COUNT_MAX",
     "ledger.archiving.bodies.take_first_walks": "once an import into an empty database: whether all events are there",
+    "ledger.audit.handled_after": "once a start while a rebuild is owed: to the first entry that is a handler's",
     "ledger.handling.dead.search": "what waits for a person, by arrival, whatever the handler",
     "ledger.handling.dead.totals": "a count, up to COUNT_MAX; what `dead list` shows fewer of than there are",
     "ledger.handling.events.about_how_many": "a count, up to COUNT_MAX",
