@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import orjson
 import typer
@@ -30,6 +30,7 @@ from consumer.settings import Role, Settings
 from consumer.wire import pack_delivery, record_again
 
 ID_MAX = 2**63 - 1
+NOTHING: Final[Mapping[str, int]] = {}
 
 Number = Annotated[
     int | None, typer.Argument(metavar="[ID]", max=ID_MAX, help="One of them, by its number in `quarantine list`.")
@@ -145,15 +146,17 @@ def retry(chosen: Wanted, reason: Why, yes: Yes = False, as_json: Json = False) 
     rows, more = _found(settings, chosen)
     because_of = checked_reason(reason)
     if not rows:
-        _say_none(as_json, "retried")
+        _say_none(as_json, "retried", {"without_proof": 0})
         return
     consent(f"take {len(rows)} delivery(s) in again?", yes=yes)
     run(_note(settings, rows, because_of))  # who asked for it is known, wherever it ends
     run(_publish(settings, rows))
     # One that lies here again by now stays, or is put here after this: no order of the two loses it.
     gone, again = run(_taken_out(settings, rows))
-    _say(as_json, "retried", rows, more=more, again=again, went=len(rows) - len(gone) - len(again))
-    if bare := sum(_is_unknown(row) and not orjson.loads(row.headers) for row in rows):
+    bare = sum(_is_unknown(row) and not orjson.loads(row.headers) for row in rows if row.id in gone)
+    went = len(rows) - len(gone) - len(again)
+    _say(as_json, "retried", rows, more=more, again=again, went=went, counted={"without_proof": bare})
+    if bare:
         Output(as_json).line(f"{bare} of them kept (before 2026-11-28) without what proved them: the service is asked")
 
 
@@ -173,10 +176,19 @@ def discard(chosen: Wanted, reason: Why, yes: Yes = False, as_json: Json = False
     _say(as_json, "discarded", [row for row in rows if row.id in gone], more=more, again=again, went=went)
 
 
-def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow], *, more: bool, again: Again, went: int) -> None:
+def _say(
+    as_json: bool,
+    done: str,
+    rows: Sequence[QuarantineRow],
+    *,
+    more: bool,
+    again: Again,
+    went: int,
+    counted: Mapping[str, int] = NOTHING,
+) -> None:
     output = Output(as_json)
     came = [{"id": number, "reason": reason} for number, reason in again.items()]
-    output.document({done: [row.id for row in rows], "again": came, "more": more})
+    output.document({done: [row.id for row in rows], "again": came, "more": more, **counted})
     output.line(f"{done}: {len(rows)} delivery(s)")
     if more:
         output.line("more is left: this was as many as --limit says")
@@ -186,9 +198,9 @@ def _say(as_json: bool, done: str, rows: Sequence[QuarantineRow], *, more: bool,
         output.line(f"{went} went meanwhile: somebody else was quicker")
 
 
-def _say_none(as_json: bool, done: str) -> None:
+def _say_none(as_json: bool, done: str, counted: Mapping[str, int] = NOTHING) -> None:
     output = Output(as_json)
-    output.document({done: [], "again": [], "more": False})
+    output.document({done: [], "again": [], "more": False, **counted})
     output.line("no delivery in quarantine fits")
 
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -82,7 +82,7 @@ def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path)
         assert "error[usage]" in desk.ask("quarantine", *words, str(2**63), code=2)
 
     done = desk.ask("quarantine", "retry", str(first), "--reason", "it was real", "--yes")
-    assert done == {"retried": [first], "again": [], "more": False}
+    assert done == {"retried": [first], "again": [], "more": False, "without_proof": 0}
     assert asyncio.run(_waiting(tmp_path / "log.db")) == 1, "it will be asked about again"
     none = desk.ask("quarantine", "discard", "--because", "flooded", "--reason", "a runbook's line", "--yes")
     assert none == {"discarded": [], "again": [], "more": False}
@@ -291,3 +291,28 @@ def test_a_record_that_lost_what_proved_it_is_asked_about_and_that_is_said(desk:
     told = desk.call("quarantine", "retry", *words).stdout
     assert told.startswith("retried: 2 delivery(s)\n1 of them "), told
     assert "the service is asked" in told
+
+
+# case: G13, G8
+@pytest.mark.usefixtures("upgraded")
+def test_of_those_that_lost_their_proof_one_that_lies_here_again_is_not_counted(
+    desk: Desk, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = [Delivery(application="club", id=f"payments.events/0/{number}", raw=b"{}", received_at=NOW, headers={})
+            for number in (7, 8)]  # fmt: skip
+
+    async def put(deliveries: Sequence[Delivery], now: datetime) -> None:
+        database = Database(environ["CONSUMER_DATABASE_URL"])
+        async with database.transaction() as session:
+            await quarantine.put(session, [(one, Reason.UNKNOWN_APPLICATION) for one in deliveries], now)
+        await database.stop()
+
+    async def and_one_comes(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+        await publish(settings, rows)
+        await put(bare[:1], NOW + timedelta(hours=1))
+
+    publish = cli_quarantine._publish
+    asyncio.run(put(bare, NOW))
+    monkeypatch.setattr(cli_quarantine, "_publish", and_one_comes)
+    done = desk.ask("quarantine", "retry", "--because", "unknown_application", "--reason", "it is known now", "--yes")
+    assert (len(done["retried"]), len(done["again"]), done["without_proof"]) == (2, 1, 1)
