@@ -9,8 +9,6 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 
 REAL := slow or kafka or postgres or browser
 TESTS := $(BIN)/pytest -q -n 3 -m
-# What starts processes waits for them half of the time.
-REAL_TESTS := $(BIN)/pytest -q -n 5 --dist loadfile --no-loadscope-reorder -m
 
 # The suite starts hundreds of processes: without kept byte code each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,7 +47,7 @@ check: lint ## the same, and the fast tests
 
 test: setup ## the whole test suite, with real PostgreSQL and real Apache Kafka where they can be had
 	$(TESTS) "not ($(REAL))"
-	$(REAL_TESTS) "$(REAL)"
+	$(TESTS) "$(REAL)" --dist loadfile --no-loadscope-reorder
 
 # The peers of the benchmarks: an environment of their own, so that nobody else installs them.
 PEERS := .cache/peers
