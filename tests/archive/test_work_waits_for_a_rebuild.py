@@ -90,6 +90,22 @@ async def test_an_import_of_which_nobody_knows_when_keeps_nobody(database: Datab
 
 
 # case: G12
+async def test_an_operator_may_give_the_rebuild_up(database: Database) -> None:
+    """Where it can never agree, as without the trail of then: nobody could ever start."""
+    await comes_in(database)
+    desk = Desk({"CONSUMER_DATABASE_URL": url_of(database)})
+    words = ("--give-up", "--reason", "the trail is lost", "--yes")
+    for refused in (("access", *words), ("all", "--dry-run", *words)):
+        assert "--give-up goes with" in await asyncio.to_thread(desk.ask, "rebuild", *refused, code=2)
+    assert not await may_begin(database)
+    assert await asyncio.to_thread(desk.ask, "rebuild", "all", *words) == {"given_up": ["default"]}
+    assert await may_begin(database)
+    assert await owed(database) == {"default"}, "`status` goes on to say it"
+    [entry, *_] = (await asyncio.to_thread(desk.ask, "audit", "list"))["entries"]
+    assert (entry["action"], entry["reason"]) == ("rebuild.given_up", "the trail is lost")
+
+
+# case: G12
 async def test_while_events_come_in_nobody_begins(database: Database) -> None:
     """One that was killed before anything came in keeps nobody for ever."""
     async with database.transaction() as session:

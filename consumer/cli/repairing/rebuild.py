@@ -38,6 +38,10 @@ def rebuild(
         list[str] | None,
         typer.Option("--table", help="With --yes: a table of a plugin of your own that is meant; once for each."),
     ] = None,
+    give_up: Annotated[
+        bool,
+        typer.Option("--give-up", help="With `all`: derive nothing, and let `work` begin with the tables as they are."),
+    ] = False,
     reason: ReasonToAct = "",
     yes: Yes = False,
     as_json: Json = False,
@@ -46,6 +50,17 @@ def rebuild(
     anybody would be told something else than was told. On PostgreSQL a long past takes a temporary table: the user
     needs TEMPORARY on the database, which everybody has unless it was taken away."""
     settings = settings_for(Role.OPERATE)
+    if give_up:
+        if plugin != ALL or dry_run:
+            raise UsageError("--give-up goes with `all` alone")
+        reason = checked_reason(reason)
+        consent("let `work` begin with tables that lack orders, gifts and holds which came in from archives?", yes=yes)
+        names = run(_given_up(settings, reason))
+        Output(as_json).document({"given_up": names})
+        Output(as_json).line(
+            f"`work` waits for no rebuild any more; owed it is all the same: {', '.join(names) or '-'}"
+        )
+        return
     registry = registry_of(settings)
     problems = option_problems(registry, settings.handler_options)
     if problems:
@@ -108,6 +123,17 @@ async def _rebuild(
             async with database.transaction() as session:
                 await derivation.settle(session)
     return found
+
+
+async def _given_up(settings: Settings, reason: str) -> Sequence[str]:
+    async with ledger(settings, whole=True) as database, database.transaction() as session:
+        names = await derivation.give_up(session)
+        for name in names:
+            audit.note(
+                session, at=await shared_time(session), application=name, actor=actor(), action="rebuild.given_up",
+                subject="plugin:all", reason=reason[:REASON_CHARS],
+            )  # fmt: skip
+    return names
 
 
 async def require_rest(database: Database, roles: Collection[str] = WORKS) -> None:

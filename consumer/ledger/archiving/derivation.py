@@ -3,7 +3,7 @@ done, so no worker will make up for it: only a rebuild of all plugins does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -47,7 +47,8 @@ async def owed(session: AsyncSession) -> frozenset[str]:
 async def require_derived(session: AsyncSession) -> frozenset[str]:
     """Whether work waits for a rebuild: who works before ships what is held and forgets gifts, and then no rebuild
     agrees with what was told. So where a handler has changed something since, it is too late to wait for one: what is
-    owed is returned. So it is where nobody knows, as a version before 2026-11-30 took it in. Raises NotDerived."""
+    owed is returned. So it is where no entry is known: an operator gave up, or a version before 2026-11-30 took it in.
+    Raises NotDerived."""
     coming = await key_values.load(session, COMING)
     if coming and await shared_time(session) - datetime.fromisoformat(coming) < COMING_FOR:
         raise NotDerived(CUT)
@@ -56,6 +57,14 @@ async def require_derived(session: AsyncSession) -> frozenset[str]:
     if entries and all(entries) and not await audit.handled_after(session, min(map(int, entries))):
         raise NotDerived(applications=", ".join(sorted(marks)))
     return frozenset(marks)
+
+
+async def give_up(session: AsyncSession) -> Sequence[str]:
+    """Nothing waits any more for a rebuild that cannot agree; it stays owed. The applications, in order."""
+    names = sorted(await _marks(session))
+    for application in names:
+        await key_values.keep(session, f"{BEGINS}{application}", OWED)
+    return names
 
 
 async def settle(session: AsyncSession) -> None:
