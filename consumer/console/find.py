@@ -39,7 +39,7 @@ RUNS: Table = RunRow.__table__
 PLANS: Table = PlanRow.__table__
 ITEMS: Table = PlanItemRow.__table__
 KEYED: Final = tuple(RUNS.c[name] for name in ("application", "event_id", "handler", "key", "status", "updated_at"))
-KINDS: Final = (*mentions.SUBJECTS, "payment", "object")
+KINDS: Final = (*mentions.SUBJECTS, "payment", "session", "object")
 """What aggregates' keys begin with."""
 FOUND_MAX: Final = 20
 NEAR_FROM: Final = 2_000

@@ -201,10 +201,11 @@ class Context:
         not_before: datetime | None = None,
     ) -> None:
         """Ask for an authenticated read: `order` (by the merchant's order id), `service_order` (by the service's
-        own order id), `session` (a checkout session, for its embedded order) or `subscription`.
+        own order id), `session` (a checkout session) or `subscription`.
 
-        The answer comes back as an `order.observed` / `subscription.observed` event. Requests for the same object
-        coalesce. Transactional handlers only; raises HandlerMisuse.
+        The answer comes back as an `order.observed`, `subscription.observed` or `session.observed` event; that of a
+        session with an order as both its own and the order's. Requests for the same object coalesce. Transactional
+        handlers only; raises HandlerMisuse.
         """
         self._lent("request_read")
         self._refuse(wrong_read(kind, id, not_before))

@@ -125,6 +125,17 @@ class SubscriptionRecord(_Known):
                                                    examples=[False])  # fmt: skip
 
 
+class SessionRecord(_Known):
+    """The service's record of a checkout session (spec, Checkout session: most fields not shown)."""
+
+    id: str | None = Field(None, description="the session", examples=["session_1"])
+    order_id: str | None = Field(None, description="the merchant's own order id", examples=["A-1"])
+    status: str | None = Field(None, description="`OPEN`, `COMPLETED`, `EXPIRED`, `CANCELED`; statuses are open",
+                               examples=["COMPLETED"])  # fmt: skip
+    customer_reference: str | None = Field(None, description="as the session was created with",
+                                           examples=["customer-1"])  # fmt: skip
+
+
 class Reading(_Known):
     """An authenticated read."""
 
@@ -142,6 +153,12 @@ class SubscriptionObserved(Reading, event="subscription.observed"):
     """A subscription as it was read."""
 
     record: SubscriptionRecord = Field(description="the record, untouched", examples=[SubscriptionRecord.example()])
+
+
+class SessionObserved(Reading, event="session.observed"):
+    """A checkout session as it was read, because somebody asked for it."""
+
+    record: SessionRecord = Field(description="the record, untouched", examples=[SessionRecord.example()])
 
 
 class PaymentObserved(Reading, event="payment.observed"):
@@ -172,16 +189,9 @@ class OrderEvent(OrderRecord, event=("order.paid", "order.expired")):
 
 
 class SessionEvent(
-    Payload, event=("checkout.session.completed", "checkout.session.canceled", "checkout.session.expired")
+    SessionRecord, event=("checkout.session.completed", "checkout.session.canceled", "checkout.session.expired")
 ):
     """What the service says of a checkout session."""
-
-    id: str | None = Field(None, description="the session", examples=["session_1"])
-    order_id: str | None = Field(None, description="the merchant's own order id", examples=["A-1"])
-    status: str | None = Field(None, description="`OPEN`, `COMPLETED`, `EXPIRED`, `CANCELED`; statuses are open",
-                               examples=["COMPLETED"])  # fmt: skip
-    customer_reference: str | None = Field(None, description="as the session was created with",
-                                           examples=["customer-1"])  # fmt: skip
 
 
 class SubscriptionEvent(
@@ -277,8 +287,8 @@ class ReadDue(_Known, event="fulfilment.read_due"):
 
 SHOWN: tuple[type[Payload], ...] = (
     FulfilmentRequested, AccessGranted, AccessRevoked, AccessUnresolved, OrderObserved, SubscriptionObserved,
-    PaymentObserved, Unreadable, OrderEvent, SessionEvent, SubscriptionEvent, CheckoutRegistered, WordSaid,
-    FindingClosed, CustomerAttached, AccessGiven, AccessTaken, CustomerDue, SubscriptionDue, ReadDue,
+    SessionObserved, PaymentObserved, Unreadable, OrderEvent, SessionEvent, SubscriptionEvent, CheckoutRegistered,
+    WordSaid, FindingClosed, CustomerAttached, AccessGiven, AccessTaken, CustomerDue, SubscriptionDue, ReadDue,
 )  # fmt: skip
 """Every class of the catalogue, as the page of it shows them."""
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from consumer.console.explain import explain_customer, explain_order
-from consumer.console.find import find, near
+from consumer.console.find import find, find_shown, near
 from consumer.console.mentions import says
 from consumer.events import Delivery
 from consumer.ledger import Database
@@ -172,6 +172,12 @@ async def test_what_only_an_event_tells(subscribed: Database, name: str, kind: s
         assert (found.kind, found.subject) == (kind, subject)
         assert await find(session, name, application="elsewhere") == []
         assert await find(session, name[:-1]) == []
+
+
+async def test_a_session_is_found_by_what_lists_call_it(subscribed: Database) -> None:
+    # case: U10
+    async with subscribed.reading() as session:
+        assert await find_shown(session, "session:cs_2", application=None) == await find(session, "cs_2") != []
 
 
 async def test_a_slip_of_the_finger_finds_nothing_and_what_is_near(sold: Database) -> None:

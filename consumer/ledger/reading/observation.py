@@ -1,4 +1,4 @@
-"""Observation: an authenticated read of an order, a subscription or a payment, as an event of our own. Pure.
+"""Observation: an authenticated read of an order, a subscription, a session, a payment, as an event of our own. Pure.
 
 The event's `data` is `{"version", "read_at", "record"}`: the version taken before the request (case A40), when it was
 read, and the service's record untouched. `unreadable` is the other answer: the service says that it has no such object.
@@ -19,7 +19,7 @@ from consumer.events import Event, Source
 from consumer.ledger.reading.observations import Observed
 from consumer.wire import own_event
 
-ObjectKind = Literal["order", "subscription", "payment"]
+ObjectKind = Literal["order", "subscription", "payment", "session"]
 
 MEANING = ("status", "end_reason", "cancel_at_period_end", "cancel_reason", "merchant_cancel_requested")
 """The fields of a record whose change is a change of state (spec, Subscription, Order and payment)."""
@@ -31,13 +31,15 @@ ENDED: Final = "ENDED"
 STATUSES: Final[Mapping[str, frozenset[str]]] = {
     "order": frozenset({"PENDING", PAID, "EXPIRED", "CANCELED"}),
     "subscription": frozenset({"ACTIVE", "PAST_DUE", ENDED}),
+    "session": frozenset({"OPEN", "COMPLETED", "EXPIRED", "CANCELED"}),
 }
-"""The status words that are known (spec, Subscription, Order and payment); another one is no error, but told (U26)."""
+"""The status words that are known (spec, Subscription, Order and payment, Checkout session); another one is no error,
+but told (U26)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """One object as it was read. `object_id` is the merchant's order id, or the subscription's or payment's id.
+    """One object as it was read. `object_id` is the merchant's order id, or the id of what else it is.
     `traceparent`: of what asked for it, if anything did."""
 
     application: str
@@ -89,7 +91,7 @@ class Observation:
         return self.kind == "order" and self.status == PAID
 
     def event(self) -> Event:
-        """`order.observed`, `subscription.observed` or `payment.observed`."""
+        """`order.observed`, `subscription.observed`, `payment.observed` or `session.observed`."""
         return own_event(
             application=self.application,
             id=self.event_id,

@@ -65,20 +65,20 @@ class Answers:
             await read_requests.begin(session, rows)
         return version
 
-    async def found(self, seen: Sequence[tuple[ReadRow, Observation | None]], version: int) -> None:
+    async def found(self, seen: Sequence[tuple[ReadRow, Sequence[Observation]]], version: int) -> None:
         """Publish what each read has shown, if anything, then tick it off: after a crash in between it is read again,
         in a newer version. What the topic takes in no form is no answer: the read is put off under that code, and the
         record is not remembered as published."""
-        published, left = await self._publisher.tell([one for _, one in seen if one is not None])
-        done = [row for row, one in seen if one is None or one.event_id not in left.ids]
+        published, left = await self._publisher.tell([one for _, shown in seen for one in shown])
+        missing = [(row, {one.event_id for one in shown} & left.ids) for row, shown in seen]
+        done = [row for row, ids in missing if not ids]
         async with self._app.database.transaction() as session:
             await observations.keep(session, [one.observed for one in published])
             await read_requests.done(session, done, version, self._app.clock.now())
         for_now = {event.id for event in left.for_now}
-        for row, one in seen:
-            if one is not None and one.event_id in left.ids:
-                at_most_s = REFUSED_AGAIN_S if one.event_id in for_now else None
-                await self.put_off(row, RecordTooLarge(), at_most_s=at_most_s)
+        for row, ids in missing:
+            if ids:
+                await self.put_off(row, RecordTooLarge(), at_most_s=REFUSED_AGAIN_S if ids & for_now else None)
         self._app.metrics.reads_answered.labels(self._app.name).inc(len(done))
         for one in published:
             if one.has_unknown_status:

@@ -148,7 +148,7 @@ class ListReads:
         if self._wants_a_shape:
             await self._read_one_of(page.items, answered)
         hits, unasked = await self._usable(page.items, version)
-        await self._answers.found(hits, version)
+        await self._answers.found([(row, (one,)) for row, one in hits], version)
         rows = [row for row, _ in hits]
         answered += rows
         self._turns.did(rows)

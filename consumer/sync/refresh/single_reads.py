@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from consumer.ledger.reading.observation import Observation, shape
+from consumer.ledger.reading.observation import ObjectKind, Observation, shape
 from consumer.ledger.tables import ReadRow
 from consumer.payments import PaymentsError, Resources, UnexpectedAnswer
 from consumer.sync.api import Cooldown
@@ -58,40 +58,51 @@ class SingleReads:
                 await self._answers.failed(row, version, error)
             return
         self._answers.service_answered()
-        if seen is not None and not self.odd.is_whole(seen):
+        whole = [one for one in seen if self.odd.is_whole(one)]
+        if seen and not whole:
             await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
-        await self._answers.found([(row, seen)], version)
+        await self._answers.found([(row, whole)], version)
         answered.append(row)
 
-    async def _read(self, row: ReadRow, version: int) -> Observation | None:
-        """The answer of the service; None where it shows no object that somebody waits for."""
+    async def _read(self, row: ReadRow, version: int) -> tuple[Observation, ...]:
+        """The answer of the service: of a session itself and its order, if it has one; nothing where it shows no object
+        that somebody waits for."""
         match row.kind:
             case "subscription":
                 subscription = await self._resources.subscriptions.retrieve(row.object_id)
-                return self._app.observation("subscription", row.object_id, version, subscription.raw, row.traceparent)
+                return self._seen(row, "subscription", row.object_id, version, subscription.raw)
             case "order":
                 order = await self._resources.orders.lookup(row.object_id)
                 self._note_shape(order.raw)
-                return self._app.observation("order", row.object_id, version, order.raw, row.traceparent)
+                return self._seen(row, "order", row.object_id, version, order.raw)
             case "service_order":
                 order = await self._resources.orders.retrieve(row.object_id)
                 return self._of_order(row, order.order_id, version, order.raw)
             case "session":
                 found = await self._resources.checkout_sessions.retrieve(row.object_id)
+                session = self._seen(row, "session", row.object_id, version, found.raw)
                 if found.order is None:
-                    return None  # a subscription session has no order (cases F22, F23)
-                return self._of_order(row, found.order.order_id or found.order_id, version, found.order.raw)
+                    return session  # a subscription session has no order (cases F22, F23)
+                order_id = found.order.order_id or found.order_id
+                return self._of_order(row, order_id, version, found.order.raw) + session
         LOG.error("read_of_unknown_kind", application=row.application, kind=row.kind)
-        return None
+        return ()
 
-    def _of_order(self, row: ReadRow, order_id: str | None, version: int, record: dict[str, Any]) -> Observation | None:
+    def _of_order(
+        self, row: ReadRow, order_id: str | None, version: int, record: dict[str, Any]
+    ) -> tuple[Observation, ...]:
         """An order read otherwise than by the merchant's id; without that id nobody's order can be told from it."""
         if order_id is None:
             self._app.metrics.reads_without_order_id.labels(row.application).inc()
             LOG.warning("order_without_merchants_id", application=row.application)
-            return None
-        return self._app.observation("order", order_id, version, record, row.traceparent)
+            return ()
+        return self._seen(row, "order", order_id, version, record)
+
+    def _seen(
+        self, row: ReadRow, kind: ObjectKind, object_id: str, version: int, record: dict[str, Any]
+    ) -> tuple[Observation, ...]:
+        return (self._app.observation(kind, object_id, version, record, row.traceparent),)
 
     def _note_shape(self, record: dict[str, Any]) -> None:
         self.order_shapes[shape(record)] = None

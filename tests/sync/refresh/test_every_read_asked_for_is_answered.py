@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from consumer.events import Source, Trust
-from consumer.ledger.reading import read_requests
+from consumer.ledger.reading import observations, read_requests
 from consumer.ledger.reading.observation import digest, meaning, observation_id, shape
 from consumer.payments import PaymentsClient, PaymentsError
 from consumer.payments.listings import Listing
 from consumer.plugin import ReadRequest
 from consumer.sync.api import ApplicationApi
+from consumer.sync.refresh.odd_records import OddRecords
 from consumer.sync.refresh.policy import RefreshPolicy
 from consumer.sync.role import Sync, SyncPolicy
 from tests.sync.conftest import DELIVERIES, EVENTS, World, counted_by
@@ -73,18 +75,40 @@ async def test_an_order_is_read_by_the_merchants_id_whatever_is_in_it(world: Wor
     assert (event.type, event.key, event.order_id) == ("order.observed", f"order:{odd}", odd)
 
 
-async def test_a_session_gives_its_order_and_a_subscription_session_gives_none(world: World) -> None:
-    # case: F5, F22, F23
+async def test_a_session_is_told_with_its_order_and_a_subscription_session_has_none(world: World) -> None:
+    # case: F5, F22, F23, U10
     order = {"id": "ord_1", "order_id": "A-1", "status": "PAID"}
     world.service.records["/v1/checkout-sessions/cs_1"] = {"id": "cs_1", "status": "COMPLETED", "order": order}
-    world.service.records["/v1/checkout-sessions/cs_2"] = {"id": "cs_2", "status": "COMPLETED", "order": None}
+    world.service.records["/v1/checkout-sessions/cs_2"] = {"id": "cs_2", "customer_reference": "cus_1", "order": None}
     world.service.records["/v1/orders/ord_1"] = order
     await ask(world, "session", "cs_1")
     await ask(world, "session", "cs_2")
     await ask(world, "service_order", "ord_1")
     await refresh(world).once()
-    assert [event.key for event in await answers(world)] == ["order:A-1", "order:A-1"]
+    told = await answers(world)
+    assert Counter(event.key for event in told) == {"order:A-1": 2, "session:cs_1": 1, "session:cs_2": 1}
+    [session] = (event for event in told if event.key == "session:cs_2")
+    assert (session.type, session.find("/data/record/customer_reference")) == ("session.observed", "cus_1")
     assert await pending(world) == []
+    assert counted_by(world.metrics, "reads_answered", "default") == 3
+    async with world.database.reading() as ledger:
+        kept = await observations.last(ledger, "default", "session", ["cs_1", "cs_2"])
+    assert kept.keys() == {"cs_1", "cs_2"}
+
+
+async def test_a_session_that_cannot_be_kept_does_not_take_its_order_with_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: F5, U10
+    monkeypatch.setattr(OddRecords, "is_whole", lambda _, found: found.kind != "session")
+    order = {"id": "ord_1", "order_id": "A-1", "status": "PAID"}
+    world.service.records["/v1/checkout-sessions/cs_1"] = {"id": "cs_1", "order": order}
+    world.service.records["/v1/checkout-sessions/cs_2"] = {"id": "cs_2", "order": None}
+    await ask(world, "session", "cs_1")
+    await ask(world, "session", "cs_2")
+    await refresh(world).once()
+    assert [event.key for event in await answers(world)] == ["order:A-1"]
+    assert [row.object_id for row in await pending(world)] == ["cs_2"]
 
 
 async def test_an_order_without_the_merchants_id_is_said_and_not_guessed(world: World) -> None:

@@ -56,7 +56,7 @@ async def test_it_is_gone_when_it_is_answered_unless_it_was_asked_for_again_mean
     world.clock.advance(1)
     if meanwhile:
         await ask(world, "order", "A-1")
-    await it.found([(row, shown(world, version))], version)
+    await it.found([(row, [shown(world, version)])], version)
     assert len(await pending(world)) == meanwhile
     assert counted_by(world.metrics, "reads_answered", "default") == 1
 
@@ -71,7 +71,7 @@ async def test_what_is_asked_for_meanwhile_in_a_day_is_due_in_a_day(world: World
     await ask(world, "order", "A-1", after_s=86_400)
     tomorrow = world.clock.now() + timedelta(days=1)
     world.clock.advance(1)
-    await it.found([(row, shown(world, version))], version)
+    await it.found([(row, [shown(world, version)])], version)
     [after] = await pending(world)
     assert after.due_at == tomorrow
 
@@ -82,7 +82,7 @@ async def test_what_the_topic_takes_in_no_form_is_due_again_later_and_counts_as_
     [row] = await pending(world)
     it = answers(world, takes=False)
     version = await it.version([row])
-    await it.found([(row, shown(world, version))], version)
+    await it.found([(row, [shown(world, version)])], version)
     [after] = await pending(world)
     assert (after.attempts, after.code) == (1, RecordTooLarge.code)
     assert after.due_at > world.clock.now()
