@@ -181,6 +181,12 @@ SWITCHES: tuple[Switch, ...] = (
     ),
     _flag("surprise_fields", False, "answers and events carry a field that nobody announced", "U26"),
     _flag("expose_customer", True, "records and events carry customer_reference, customer_email and metadata", "U10"),
+    _choice(
+        "subscription_customer",
+        ("shown", "session_only"),
+        "subscriptions and their events say whose they are, too; or only the record of their session does",
+        "U10",
+    ),
     _flag(
         "expose_terms", True, "sessions and their orders show amount, price_id, line_items and whose they are", "U24"
     ),

@@ -53,6 +53,16 @@ def attached(sub: Subscription, customer: str, source: str, at: datetime | None 
     return replace(sub, customer=customer, customer_source=source, attached_at=at)
 
 
+def asks_session(sub: Subscription, before: Subscription | None = None) -> bool:
+    """Whether its checkout session is to be read for whose it is: while nobody knows; with `before`, when the session
+    has just become known and nobody with a better word has said it."""
+    if sub.session_id is None or sub.status == ENDED:
+        return False
+    if before is None:
+        return sub.customer is None
+    return sub.session_id != before.session_id and CUSTOMER_RANK[sub.customer_source] <= CUSTOMER_RANK["session"]
+
+
 def hinted(sub: Subscription, at: datetime) -> Subscription:
     """A verified event spoke of it: what a read shows next was announced."""
     if sub.status == ENDED:

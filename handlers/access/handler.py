@@ -21,15 +21,18 @@ from handlers.access.links import link
 from handlers.access.policy import Policy
 from handlers.access.records import details_of, moment, reading_of
 from handlers.access.store import (
+    BATCH,
     SUBSCRIPTION_DUE,
     Change,
     apply,
+    apply_where,
+    ask_whose,
     show_unmapped,
     to_subscription,
     unidentified,
     wake,
-    wake_unmapped,
     wake_unseen,
+    wake_waiting,
 )
 from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, PAST_DUE, STATUSES, Reading, Subscription
 from handlers.access.tables import CUSTOMERS, FINDINGS, SOURCES, SUBSCRIPTIONS, AccessSource, AccessSubscription
@@ -37,7 +40,6 @@ from handlers.findings import close_by_hand, close_finding, close_findings, open
 from handlers.origin import own
 from handlers.pointers import look_text, marked_as_test
 
-BATCH = 500
 OPTIONS = Policy
 UNKNOWN_STATUS_WAIT = timedelta(hours=1)
 TOO_NEW = timedelta(seconds=30)
@@ -231,6 +233,8 @@ async def subscription_due(event: Event, ctx: Context) -> None:
             change = await apply(ctx, event, id_, policy, lambda sub: sub)
             if change.after.is_unreadable and change.after.status is None:
                 await _shown_unreadable(event, ctx, id_, change.after)
+        case "unresolved":
+            ask_whose(ctx, (await apply(ctx, event, id_, policy, lambda sub: sub)).after)
         case "lease":
             await _lease_over(event, ctx, policy, id_, due)
         case "unmapped":
@@ -246,6 +250,7 @@ async def _lease_over(event: Event, ctx: Context, policy: Policy, id_: str, due:
     change = await apply(ctx, event, id_, policy, fact)
     if change.touched("lease_until"):
         ctx.request_read("subscription", id_)
+        ask_whose(ctx, change.after)
 
 
 async def _still_unmapped(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
@@ -297,10 +302,6 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
     await link(ctx.session, ctx.application, session_id, order_id, customer, event.received_at)
     matches = [SUBSCRIPTIONS.c.session_id == session_id]
     matches += [SUBSCRIPTIONS.c.order_id == order_id] if order_id else []
-    waiting: set[str] = set()
-    for condition in matches:  # each by its index; an OR of both is answered by walking along the key
-        found = select(SUBSCRIPTIONS.c.subscription_id).where(SUBSCRIPTIONS.c.application == ctx.application, condition)
-        waiting |= set((await ctx.session.execute(found.limit(BATCH))).scalars())
 
     def fact(sub: Subscription) -> Subscription:
         # A newer registration of its own session corrects an older one; one of the same order is a further checkout.
@@ -308,8 +309,23 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
             return facts.attached(sub, customer, "checkout", event.received_at)
         return facts.attached(sub, customer, "order")
 
-    for id_ in sorted(waiting)[:BATCH]:
-        await apply(ctx, event, id_, policy, fact)
+    await apply_where(ctx, event, policy, matches, fact)
+
+
+@handles("session.observed", transactional=True, name="access:session_observed")
+async def session_observed(event: Event, ctx: Context) -> None:
+    """A read of a checkout session: whose its subscriptions are, unless somebody with a better word said so (U10)."""
+    policy: Policy = ctx.options
+    session_id = own(event).key.partition(":")[2]
+    customer = look_text(event, policy.session_customer)
+    if customer is None:
+        return
+    read_at = moment(event, ("/data/read_at",)) or event.received_at
+
+    def fact(sub: Subscription) -> Subscription:
+        return facts.attached(sub, customer, "session", read_at) if sub.session_id == session_id else sub
+
+    await apply_where(ctx, event, policy, [SUBSCRIPTIONS.c.session_id == session_id], fact)
 
 
 @handles("access.customer_attached", transactional=True, name="access:customer_attached")
@@ -396,7 +412,8 @@ async def recheck(event: Event, ctx: Context) -> None:
     if len(customers) == BATCH:
         ctx.emit("access.recheck", event.key, {**event.data["data"], "after": customers[-1]})
     if not after:
-        await wake_unmapped(ctx, event.received_at, 10 * BATCH)
+        for kind, why in (("unmapped_price", "unmapped"), ("unresolved_subscriber", "unresolved")):
+            await wake_waiting(ctx, kind, why, event.received_at, 10 * BATCH)
 
 
 @handles("access.finding_closed", transactional=True, name="access:finding_closed")

@@ -88,6 +88,7 @@ class Policy(BaseModel):
         "/checkout_session/customer_reference",
         "/session/customer_reference",
     )
+    session_customer: Pointers = ("/customer_reference", "/customer/reference", "/metadata/customer_reference")
     price: Pointers = ("/price_id", "/price/id", "/price")
     product: Pointers = ("/product_id", "/product/id", "/product", "/price/product_id")
     session: Pointers = (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 
 from consumer.plugin import Context, Event
 from handlers.access import facts
@@ -18,7 +18,7 @@ from handlers.access.tables import FINDINGS, LINKS, SUBSCRIPTIONS, AccessSubscri
 from handlers.findings import close_finding, open_finding, seen
 
 SUBSCRIPTION_DUE = "access.subscription_due"
-OTHERS_MAX = 20
+BATCH, OTHERS_MAX = 500, 20
 _FIELDS = tuple(field.name for field in fields(Subscription))
 _DECIDING = ("customer", "price_id", "product_id", "status", "provisional", "past_due_since", "end_reason",
              "settle_until", "unannounced", "cancel_at_period_end", "merchant_cancel_requested")  # fmt: skip
@@ -47,11 +47,37 @@ async def apply(
     if change.before != change.after:
         _note(ctx, subscription_id, change)
     await _queues(ctx, event, subscription_id, policy, change)
+    if facts.asks_session(change.after, change.before):
+        ctx.request_read("session", str(change.after.session_id))  # once; again: see `ask_whose`
     if change.touched("lease_until") and change.after.lease_until is not None:
         wake(ctx, subscription_id, "lease", change.after.lease_until)
     if change.touched(*_DECIDING):
         await _decide(ctx, event, subscription_id, policy, change)
     return change
+
+
+async def apply_where(
+    ctx: Context,
+    event: Event,
+    policy: Policy,
+    conditions: Sequence[ColumnElement[bool]],
+    fact: Callable[[Subscription], Subscription],
+) -> None:
+    """Apply a fact to each subscription that one of these conditions finds; bounded."""
+    found: set[str] = set()
+    for condition in conditions:  # each by its index; an OR of them is answered by walking along the key
+        wanted = select(SUBSCRIPTIONS.c.subscription_id).where(
+            SUBSCRIPTIONS.c.application == ctx.application, condition
+        )
+        found |= set((await ctx.session.execute(wanted.limit(BATCH))).scalars())
+    for id_ in sorted(found)[:BATCH]:
+        await apply(ctx, event, id_, policy, fact)
+
+
+def ask_whose(ctx: Context, sub: Subscription) -> None:
+    """Have its checkout session read again, while nobody knows whose it is (case A36)."""
+    if facts.asks_session(sub):
+        ctx.request_read("session", str(sub.session_id))
 
 
 async def _written(ctx: Context, subscription_id: str, fact: Callable[[Subscription], Subscription]) -> Change:
@@ -158,7 +184,7 @@ async def show_unmapped(ctx: Context, subscription_id: str, sub: Subscription, a
 
 
 async def _decide(ctx: Context, event: Event, subscription_id: str, policy: Policy, change: Change) -> None:
-    kind = Kind.READ if event.type == "subscription.observed" else Kind.EVENT
+    kind = Kind.READ if event.type in ("subscription.observed", "session.observed") else Kind.EVENT
     cause = Cause(event_id=event.id, at=event.received_at, kind=kind)
     customers = {customer for customer in (change.before.customer, change.after.customer) if customer is not None}
     for customer in sorted(customers):
@@ -204,19 +230,20 @@ async def wake_unseen(ctx: Context, subscriptions: Mapping[str, Subscription], p
             wake(ctx, id_, "unmapped", at)
 
 
-async def wake_unmapped(ctx: Context, at: datetime, limit: int) -> None:
-    """Look at once whether prices that waited have a mapping by now (case A32)."""
+async def wake_waiting(ctx: Context, kind: str, why: str, at: datetime, limit: int) -> None:
+    """Look at once at those that an open finding of this kind tells of: whether their price has a mapping by now (case
+    A32), or their session says whose they are (case A36)."""
     waiting = (
         select(FINDINGS.c.subject)
         .where(
             FINDINGS.c.application == ctx.application,
-            FINDINGS.c.kind == "unmapped_price",
+            FINDINGS.c.kind == kind,
             FINDINGS.c.closed_at.is_(None),
         )
         .limit(limit)
     )
     for id_ in (await ctx.session.execute(waiting)).scalars():
-        wake(ctx, id_, "unmapped", at)
+        wake(ctx, id_, why, at)
 
 
 def _note(ctx: Context, subscription_id: str, change: Change) -> None:

@@ -12,7 +12,10 @@ END_REASONS = frozenset({PAYER_CANCELED, MERCHANT_CANCELED, PAYMENT_FAILED})
 
 # Who said whose subscription it is; a higher rank replaces a lower one, never the other way round.
 # `order`: the merchant registered another checkout of the same order, which may have been another customer's.
-CUSTOMER_RANK = {"": 0, "resolver": 1, "order": 2, "payload": 3, "read": 4, "checkout": 5, "operator": 6}
+# `session`: the record of its own session, which is read where neither a registration nor a record names one (U10).
+CUSTOMER_RANK = {
+    "": 0, "resolver": 1, "session": 2, "order": 3, "payload": 4, "read": 5, "checkout": 6, "operator": 7,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

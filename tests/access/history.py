@@ -165,6 +165,26 @@ def readings(service: Service, application: str) -> list[Event]:
     ]
 
 
+SESSION = "cs_1"
+
+
+def by_session(event: Event) -> Event:
+    """The same read, of a record that names its session in place of the customer (case U10)."""
+    data = event.data["data"]
+    record = {name: value for name, value in data["record"].items() if name != "customer_reference"}
+    record["checkout_session_id"] = SESSION
+    return observed(event.key, data["version"], record, at=event.received_at, application=event.application)
+
+
+def session_readings(service: Service, application: str, *, first: int = 1, count: int = 2) -> list[Event]:
+    """Reads of the session by which the customer came, from this version on."""
+    record = {"id": SESSION, "status": "COMPLETED", "customer_reference": CUSTOMER}
+    return [
+        observed(f"session:{SESSION}", version, record, at=service.now, application=application)
+        for version in range(first, first + count)
+    ]
+
+
 def denials(service: Service, application: str) -> list[Event]:
     """Answers of a service whose reads lag, in versions between those of the readings: no such subscription yet."""
     return [

@@ -48,6 +48,16 @@ class Shop(Projections):
         await self.feed(event)
         return event
 
+    def session(self, session: str, **record: Any) -> Event:
+        """A read of a checkout session."""
+        return observed(f"session:{session}", self._next(), {"id": session, **record}, at=self.now)
+
+    async def shows_session(self, session: str, **record: Any) -> Event:
+        """An authenticated read of a checkout session shows this now."""
+        event = self.session(session, **record)
+        await self.feed(event)
+        return event
+
     async def denies(self, sub: str = "S1", *, version: int = 0) -> Event:
         """The service answers a read now: it has no such subscription."""
         event = unreadable(f"subscription:{sub}", version or self._next(), at=self.now)

@@ -10,9 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from consumer.events import Event
-from handlers.access.tables import ENTITLEMENTS, SUBSCRIPTIONS
-from tests.access.history import Service, denials, readings, reconcile, services, webhooks
-from tests.support.handling.projections import Projections
+from handlers.access.tables import ENTITLEMENTS, FINDINGS, SUBSCRIPTIONS
+from tests.access.history import (
+    SESSION,
+    Service,
+    by_session,
+    denials,
+    readings,
+    reconcile,
+    services,
+    session_readings,
+    webhooks,
+)
+from tests.support.handling.projections import READS, Projections
 from tests.support.ledger.shared import SharedLedger
 
 MODULE = "handlers.access.handler"
@@ -110,6 +120,51 @@ def test_replaying_all_of_it_changes_nothing(shared_ledger: SharedLedger, servic
         assert len(shop.of_type("access.granted", "access.revoked")) == announced
 
     shared_ledger.runner.run(run())
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(service=services(), data=st.data())
+def test_a_customer_whom_only_the_session_names_is_found_in_any_order(
+    shared_ledger: SharedLedger, service: Service, data: Any
+) -> None:
+    # case: A36, U10, G1
+    application = next(shared_ledger.names)
+    happened = webhooks(service, application, thin=True)
+    reads = [by_session(one) for one in readings(service, application)]
+    facts = happened + reads + session_readings(service, application)
+    events = data.draw(st.lists(st.sampled_from(facts), max_size=2 * len(facts)), label="events")
+
+    async def run() -> None:
+        shop = Projections(shared_ledger.database, MODULE, now=service.now, application=application)
+        await shop.feed_together(events)
+        await shop.relay()
+        await shop.feed_together([by_session(one) for one in reconcile(service, application)])
+        await shop.relay()
+        rows = await shop.rows(SUBSCRIPTIONS, application=application)
+        waits = [row for row in rows if row["status"] != "ENDED" and row["customer"] is None]
+        if await is_asked_for(shop, application):
+            await shop.feed_together(session_readings(service, application, first=1000, count=1))
+            await shop.relay()
+        else:
+            assert not waits, "nobody waits who has not been asked for"
+        rows = await shop.rows(SUBSCRIPTIONS, application=application)
+        assert {row["customer"] for row in rows if row["status"] != "ENDED"} <= {"cus_1"}
+        waiting = [row for row in await shop.rows(FINDINGS, application=application) if row["closed_at"] is None]
+        assert not [row for row in waiting if row["kind"] == "unresolved_subscriber" and not is_over(rows, row)]
+        await shop.pass_time(minutes=15)
+        found = await shop.rows(ENTITLEMENTS, application=application)
+        assert any(row["allowed"] for row in found) == service.has_access
+
+    shared_ledger.runner.run(run())
+
+
+async def is_asked_for(shop: Projections, application: str) -> bool:
+    rows = await shop.rows(READS, application=application, kind="session")
+    return [row["object_id"] for row in rows] == [SESSION]
+
+
+def is_over(rows: list[dict[str, Any]], finding: dict[str, Any]) -> bool:
+    return finding["subject"] in {row["subscription_id"] for row in rows if row["status"] == "ENDED"}
 
 
 TOLD_AGAIN = ("charged_after_end", "hinted_at", "lease_until", "awaits", "awaits_at", "awaits_since")

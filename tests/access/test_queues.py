@@ -14,7 +14,7 @@ from handlers.access.decisions import CUSTOMER_DUE
 from handlers.access.links import link
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SOURCES
 from tests.access.shop import CUSTOMER, Shop
-from tests.support.handling.projections import observed, own
+from tests.support.handling.projections import observed, own, said
 
 NOBODY: dict[str, Any] = {"customer_reference": None}
 LINKS: list[dict[str, Any]] = [{"checkout_session_id": "s1"}, {"order_id": "O1"}, {"checkout_session": {"id": "s1"}}]
@@ -42,6 +42,151 @@ async def test_a_session_inside_the_record_says_whose_it_is(shop: Shop, session:
     await shop.reads("ACTIVE", **NOBODY, **shown)
     assert await shop.findings() == set()
     assert await shop.allowed(customer="cus_7")
+
+
+async def test_a_read_of_its_session_says_whose_it_is(shop: Shop) -> None:
+    # case: A36, U10
+    await shop.happens("created", **NOBODY)
+    assert not [one for one in await shop.asked() if one[0] == "session"], "no session is known yet"
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    assert ("session", "s1") in await shop.asked()
+    assert await shop.findings() == {("unresolved_subscriber", "S1")}
+    await shop.shows_session("s1", customer_reference="cus_7")
+    await shop.shows_session("s1", customer_reference="cus_7")
+    assert shop.effects == ["granted default"]
+    assert await shop.findings() == set()
+    assert (await shop.subscription())["customer_source"] == "session"
+    assert await shop.allowed(customer="cus_7")
+
+
+@pytest.mark.parametrize(
+    "record", [{"customer_reference": "cus_7"}, {"customer": {"reference": "cus_7"}},
+               {"metadata": {"customer_reference": "cus_7"}}]
+)  # fmt: skip
+async def test_a_session_names_its_customer_here_or_there(shop: Shop, record: dict[str, Any]) -> None:
+    # case: A36, U10
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    await shop.shows_session("s1", **record)
+    assert await shop.allowed(customer="cus_7")
+
+
+async def test_where_a_session_names_its_customer_is_a_setting(shop_with: Callable[..., Shop]) -> None:
+    # case: A36, U10
+    shop = shop_with(session_customer=["/buyer/id"])
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    await shop.shows_session("s1", buyer={"id": "cus_7"}, customer_reference="another")
+    assert await shop.allowed(customer="cus_7")
+
+
+async def test_a_session_that_names_nobody_leaves_it_waiting(shop: Shop) -> None:
+    # case: A36, U10
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    await shop.shows_session("s1", status="COMPLETED")
+    assert await shop.findings() == {("unresolved_subscriber", "S1")}
+    assert shop.effects == []
+    await shop.shows_session("s2", customer_reference="cus_9")
+    assert await shop.findings() == {("unresolved_subscriber", "S1")}, "another session's customer is not its"
+
+
+async def test_a_session_is_asked_for_once_and_again_when_it_is_another_one(shop: Shop) -> None:
+    # case: A36, B23
+    await shop.happens("created", checkout_session_id="s1", **NOBODY)
+    assert ("session", "s1") in await shop.asked(), "before the first read"
+    await shop.forget_reads()
+    for status in ("ACTIVE", "PAST_DUE", "ACTIVE"):
+        await shop.reads(status, checkout_session_id="s1", **NOBODY)
+        await shop.happens("renewed", checkout_session_id="s1", **NOBODY)
+    assert not [one for one in await shop.asked() if one[0] == "session"], "not with each event"
+    await shop.shows_session("s1", customer_reference="cus_7")
+    await shop.reads("ACTIVE", checkout_session_id="s2", **NOBODY)
+    assert ("session", "s2") in await shop.asked()
+
+
+async def test_no_session_is_asked_for_without_need(shop: Shop) -> None:
+    # case: A36, B23: none is known; the record says whose it is; it has ended
+    await shop.reads("ACTIVE", "S1", **NOBODY)
+    await shop.reads("ACTIVE", "S2", checkout_session_id="s2")
+    await shop.happens("ended", "S3", checkout_session_id="s3", end_reason="PAYMENT_FAILED", **NOBODY)
+    assert not [one for one in await shop.asked() if one[0] == "session"]
+
+
+@pytest.mark.parametrize("how", ["the lease", "a recheck"])
+async def test_who_waits_is_asked_for_again(shop: Shop, how: str) -> None:
+    # case: A36: the session was not there yet, or named nobody; so may those of before this was asked for
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    await shop.reads("ACTIVE", "S2", checkout_session_id="s2")
+    await shop.forget_reads()
+    if how == "the lease":
+        await shop.pass_time(days=8)
+    else:
+        await shop.word("access.recheck", "object:access")
+        await shop.relay()
+    assert [one for one in await shop.asked() if one[0] == "session"] == [("session", "s1")]
+
+
+BETTER = {
+    "payload": "cus_event",
+    "read": "cus_read",
+    "order": "cus_order",
+    "checkout": "cus_shop",
+    "operator": "cus_op",
+}
+
+
+@pytest.mark.parametrize("better", BETTER)
+@pytest.mark.parametrize("session_first", [True, False])
+async def test_a_better_word_counts_more_than_the_session(shop: Shop, better: str, *, session_first: bool) -> None:
+    # case: A36, A37, U10
+    wanted = BETTER[better]
+    await shop.reads("ACTIVE", checkout_session_id="s1", order_id="O1", **NOBODY)
+    if session_first:
+        await shop.shows_session("s1", customer_reference="cus_7")
+        assert await shop.allowed(customer="cus_7")
+    match better:
+        case "payload":
+            await shop.happens("renewed", customer_reference=wanted)
+        case "read":
+            await shop.reads("ACTIVE", checkout_session_id="s1", order_id="O1", customer_reference=wanted)
+        case "operator":
+            await shop.word("access.customer_attached", "subscription:S1", customer=wanted)
+        case _:
+            await shop.registers("s1" if better == "checkout" else "s9", customer=wanted)
+    if not session_first:
+        await shop.shows_session("s1", customer_reference="cus_7")
+    assert (await shop.subscription())["customer"] == wanted
+    assert await shop.allowed(customer=wanted)
+    assert not await shop.allowed(customer="cus_7")
+
+
+@pytest.mark.parametrize("session_first", [True, False])
+async def test_the_session_counts_more_than_a_resolver(shop: Shop, *, session_first: bool) -> None:
+    # case: A36, U10
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    for is_session in (session_first, not session_first):
+        if is_session:
+            await shop.shows_session("s1", customer_reference="cus_7")
+        else:
+            await shop.word("access.customer_attached", "subscription:S1", customer="cus_r", source="resolver")
+    assert await shop.allowed(customer="cus_7")
+    assert not await shop.allowed(customer="cus_r")
+
+
+async def test_a_later_read_of_the_session_corrects_an_earlier_one(shop: Shop) -> None:
+    # case: A36, A40
+    await shop.reads("ACTIVE", checkout_session_id="s1", **NOBODY)
+    first = shop.session("s1", customer_reference="cus_old")
+    shop.now += timedelta(minutes=1)
+    await shop.shows_session("s1", customer_reference="cus_new")
+    await shop.feed(first)
+    assert (await shop.subscription())["customer"] == "cus_new"
+    assert shop.effects == ["granted default"]
+
+
+async def test_the_service_cannot_say_our_own_word_about_a_session(shop: Shop) -> None:
+    # case: A36
+    forged = said("session.observed", "evt_1", envelope={"data": {"record": {"customer_reference": "cus_7"}}})
+    with pytest.raises(ConsumerError):
+        await shop.feed(forged)
 
 
 async def test_attaching_an_ended_subscription_grants_nothing(shop: Shop) -> None:

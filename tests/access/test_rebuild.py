@@ -195,6 +195,20 @@ async def test_what_waited_for_a_first_read_ends_again_as_it_did(database: Datab
         await same_after_rebuild(live)
 
 
+async def test_whose_it_is_by_its_session_is_found_again(database: Database) -> None:
+    # case: G9, A36, U10
+    async with live_in(database) as live:
+        shown = {"status": "ACTIVE", "checkout_session_id": "cs_1"}
+        await live.arrive(observed("session:cs_1", 1, {"id": "cs_1", "customer_reference": "cus_1"}))
+        await live.arrive(observed("subscription:S1", 2, shown, at=live.clock.now()))
+        assert not (await contents(live, [access.ENTITLEMENTS]))["access_entitlement"], "it was read before"
+        read = {"id": "cs_1", "customer_reference": "cus_1"}
+        await live.arrive(observed("session:cs_1", 3, read, at=live.clock.now()))
+        (entitlement,) = (await contents(live, [access.ENTITLEMENTS]))["access_entitlement"]
+        assert (entitlement["customer"], entitlement["allowed"]) == ("cus_1", True)
+        await same_after_rebuild(live)
+
+
 async def test_what_ended_by_the_rules_of_before_ends_again_as_it_did(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,8 @@ DELIVERED: dict[str, tuple[dict[str, Any], str]] = {
     "nothing of subscriptions": ({"endpoint_filter": "orders"}, "none"),
     "nothing of orders": ({"endpoint_filter": "subscriptions"}, "none"),
 }
+BY_ITS_SESSION = {"subscription_customer": "session_only"}
+"""Neither a subscription's record nor its events say whose it is: the record of its session alone does."""
 PATIENCE_S = 120.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -99,6 +101,32 @@ async def test_on_kafka_and_postgresql(
 async def test_whatever_the_endpoint_is_sent(tmp_path: Path, sqlite_template: Path, delivered: str) -> None:
     shutil.copy(sqlite_template, tmp_path / "consumer.db")
     await _story(tmp_path, *DELIVERED[delivered], {})
+
+
+# case: A36, U10
+async def test_whose_a_subscription_is_may_be_said_by_the_record_of_its_session_alone(
+    tmp_path: Path, sqlite_template: Path
+) -> None:
+    shutil.copy(sqlite_template, tmp_path / "consumer.db")
+    async with AsyncExitStack() as stack:
+        world = await open_world(stack, tmp_path, assumptions=BY_ITS_SESSION)
+        await eventually(world.has_walked, within_s=PATIENCE_S, what="the first walk")
+        access: dict[str, bool] = {}
+        for name in ("past-due-recovered", "payer-cancel"):
+            access |= (await play(world.sandbox, name, count=1))["expected"]["access"]
+        assert set(access.values()) == {True, False}
+
+        async def is_the_services() -> bool:
+            found = {customer: await world.access(customer) for customer in access}
+            assert found == access
+            return True
+
+        await eventually(is_the_services, within_s=PATIENCE_S, every_s=0.1, what="the service's own access")
+        await world.quiet()
+        assert await is_the_services(), "what was right stays right"
+        waiting = (await world.get("/api/findings?kind=unresolved_subscriber"))["findings"]
+        assert waiting == [], "nobody waits"
+        assert set(world.book.granted) >= {customer for customer, allowed in access.items() if allowed}
 
 
 def _listed(order: str, cursor: str, shape: str) -> dict[str, Any]:

@@ -194,6 +194,8 @@ def _present(document: Any, assumptions: Assumptions) -> Any:
         return document
     style = assumptions.text("timestamps")
     expose = assumptions.flag("expose_customer")
+    if document.get("object") == "subscription" and assumptions.text("subscription_customer") == "session_only":
+        expose = False
     shown: dict[str, Any] = {}
     for name, value in document.items():
         if name in _PERSONAL and not expose:

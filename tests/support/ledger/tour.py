@@ -383,6 +383,8 @@ def _story() -> Iterator[Event]:
     yield observed("subscription:sub_2", 6, {**record, "id": "sub_2", "status": "ENDED", "end_reason": "cancelled"})
     yield said("subscription.ended", "evt_t7", id="sub_1")
     yield unreadable("subscription:sub_3", 7)
+    yield observed("subscription:sub_4", 8, {"id": "sub_4", "status": "ACTIVE", "session_id": "ses_4"})
+    yield observed("session:ses_4", 9, {"id": "ses_4", "customer_reference": "cus_4"})
     yield own("access.subscription_due", sub, {"why": "lease", "due": AT.isoformat(), "wait_s": 0, "heard_at": None})
     yield own("access.customer_due", customer, {"due": AT.isoformat()})
     yield own("access.customer_attached", sub, {"customer": "cus_2", "by": "op", "reason": "x"})
