@@ -54,13 +54,17 @@ def attached(sub: Subscription, customer: str, source: str, at: datetime | None 
 
 
 def asks_session(sub: Subscription, before: Subscription | None = None) -> bool:
-    """Whether its checkout session is to be read for whose it is: while nobody knows; with `before`, when the session
-    has just become known and nobody with a better word has said it."""
-    if sub.session_id is None or sub.status == ENDED:
+    """Whether its checkout session is to be read for whose it is: while it lives and nobody knows; with `before`, when
+    it has just begun to live, or has another session, and nobody with a better word has said it. Not before its own
+    record was read, which may say it."""
+    if sub.session_id is None or not sub.is_live:
         return False
     if before is None:
         return sub.customer is None
-    return sub.session_id != before.session_id and CUSTOMER_RANK[sub.customer_source] <= CUSTOMER_RANK["session"]
+    rank, of_session = CUSTOMER_RANK[sub.customer_source], CUSTOMER_RANK["session"]
+    if sub.session_id != before.session_id:
+        return rank <= of_session
+    return not before.is_live and rank < of_session
 
 
 def hinted(sub: Subscription, at: datetime) -> Subscription:
