@@ -234,7 +234,10 @@ async def subscription_due(event: Event, ctx: Context) -> None:
             if change.after.is_unreadable and change.after.status is None:
                 await _shown_unreadable(event, ctx, id_, change.after)
         case "unresolved":
-            ask_whose(ctx, (await apply(ctx, event, id_, policy, lambda sub: sub)).after)
+            sub = (await apply(ctx, event, id_, policy, lambda sub: sub)).after
+            if sub.customer is None and sub.is_live:
+                ctx.request_read("subscription", id_)
+            ask_whose(ctx, sub)
         case "lease":
             await _lease_over(event, ctx, policy, id_, due)
         case "unmapped":

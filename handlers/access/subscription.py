@@ -12,9 +12,10 @@ END_REASONS = frozenset({PAYER_CANCELED, MERCHANT_CANCELED, PAYMENT_FAILED})
 
 # Who said whose subscription it is; a higher rank replaces a lower one, never the other way round.
 # `order`: the merchant registered another checkout of the same order, which may have been another customer's.
-# `session`: the record of its own session, which is read where neither a registration nor a record names one (U10).
+# `session`: the record of its own session, which is read where nobody else says it (U10). It is the last: a resolver,
+# who is asked at the same time, may be heard before it or after.
 CUSTOMER_RANK = {
-    "": 0, "resolver": 1, "session": 2, "order": 3, "payload": 4, "read": 5, "checkout": 6, "operator": 7,
+    "": 0, "session": 1, "resolver": 2, "order": 3, "payload": 4, "read": 5, "checkout": 6, "operator": 7,
 }  # fmt: skip
 
 

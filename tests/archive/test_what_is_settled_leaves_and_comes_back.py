@@ -61,8 +61,11 @@ async def test_the_bodies_go_and_nothing_else(database: Database, database_url: 
 # case: B35
 async def test_what_somebody_may_still_need_stays(database: Database, database_url: str, tmp_path: Path) -> None:
     async with opened(database, database_url) as shop:
+        session = {"id": "cs_1", "status": "COMPLETED", "customer_reference": "alice"}
+        await shop.live.arrive(observed("session:cs_1", 200, session, at=shop.live.clock.now() - timedelta(days=50)))
         await pruned(shop, tmp_path)
         kept = {row["id"]: row for row in await shop.rows(EVENTS) if row["archive"] is None}
+        assert "session.observed" not in {row["type"] for row in kept.values()}, "no handler sees a session's last read"
         open_ = {row["event_id"] for row in await shop.rows(RUNS) if row["status"] == RunStatus.DEAD.value}
         assert open_
         assert open_ <= kept.keys(), f"the parcel of {BROKEN} is still to be sent"

@@ -84,9 +84,21 @@ async def test_what_a_handler_changed_since_is_not_waited_for(database: Database
 async def test_an_import_of_which_nobody_knows_when_keeps_nobody(database: Database) -> None:
     async with database.transaction() as session:
         await key_values.keep(session, f"{BEGINS}default", OWED)
-    await comes_in(database)
     assert await may_begin(database)
     assert await owed(database) == {"default"}
+    await comes_in(database)
+    assert not await may_begin(database), "of what comes in now it is known"
+
+
+# case: G12
+async def test_what_one_application_owes_is_not_hidden_by_what_another_does(database: Database) -> None:
+    async with database.transaction() as session:
+        await key_values.keep(session, f"{BEGINS}far", OWED)
+        await derivation.owe(session, ["near"])
+    await noted(database, "access:subscription")
+    assert await may_begin(database)
+    await comes_in(database)
+    assert not await may_begin(database)
 
 
 # case: G12
@@ -114,12 +126,25 @@ async def test_while_events_come_in_nobody_begins(database: Database) -> None:
     async with database.transaction() as session:
         await drive(session, COMING_FOR.total_seconds())
     assert await may_begin(database)
+    for over in (derivation.end, derivation.give_up):
+        async with database.transaction() as session:
+            await derivation.begin(session)
+        assert not await may_begin(database)
+        async with database.transaction() as session:
+            await over(session)
+        assert await may_begin(database)
+
+
+# case: G12
+async def test_nothing_is_derived_from_half_of_a_past(database: Database) -> None:
+    await comes_in(database)
     async with database.transaction() as session:
-        await derivation.begin(session)
-    assert not await may_begin(database)
-    async with database.transaction() as session:
-        await derivation.end(session)
-    assert await may_begin(database)
+        await derivation.begin(session)  # and is killed
+    desk = Desk({"CONSUMER_DATABASE_URL": url_of(database)})
+    words = ("rebuild", "all", "--reason", "x", "--yes")
+    told = (await asyncio.to_thread(desk.call, *words)).stderr
+    assert told.startswith("error[not_derived]: `events import --missing` is under way, or was cut"), told
+    assert await owed(database) == {"default"}
 
 
 def url_of(database: Database) -> str:

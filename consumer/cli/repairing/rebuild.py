@@ -113,6 +113,8 @@ async def _rebuild(
     async with ledger(settings, whole=True) as database:
         if not dry_run:
             await require_rest(database)
+            async with database.reading() as session:
+                await derivation.require_all_in(session)
         if plugins:
             async with database.reading() as session:
                 names = await past.applications(session)

@@ -33,9 +33,9 @@ async def end(session: AsyncSession) -> None:
 
 
 async def owe(session: AsyncSession, applications: Iterable[str]) -> None:
-    """Events of these came in when the audit trail had its newest entry. What one owes already stands as it is."""
-    there = await _marks(session)
-    for application in sorted(set(applications) - there.keys()):
+    """Events of these came in when the audit trail had its newest entry. One that waits already waits from then on."""
+    waiting = {application for application, entry in (await _marks(session)).items() if entry is not None}
+    for application in sorted(set(applications) - waiting):
         await key_values.keep(session, f"{BEGINS}{application}", f"{OWED} {await audit.newest_id(session)}")
 
 
@@ -49,21 +49,29 @@ async def require_derived(session: AsyncSession) -> frozenset[str]:
     agrees with what was told. So where a handler has changed something since, it is too late to wait for one: what is
     owed is returned. So it is where no entry is known: an operator gave up, or a version before 2026-11-30 took it in.
     Raises NotDerived."""
-    coming = await key_values.load(session, COMING)
-    if coming and await shared_time(session) - datetime.fromisoformat(coming) < COMING_FOR:
-        raise NotDerived(CUT)
+    await require_all_in(session)
     marks = await _marks(session)
-    entries = [value.removeprefix(OWED).strip() for value in marks.values()]
-    if entries and all(entries) and not await audit.handled_after(session, min(map(int, entries))):
-        raise NotDerived(applications=", ".join(sorted(marks)))
+    for entry in {entry for entry in marks.values() if entry is not None}:
+        if not await audit.handled_after(session, entry):
+            raise NotDerived(applications=", ".join(sorted(marks)))
     return frozenset(marks)
 
 
+async def require_all_in(session: AsyncSession) -> None:
+    """Raises NotDerived while events come in, or an import was cut lately: half of a past is no ground to derive from,
+    nor to work on."""
+    coming = await key_values.load(session, COMING)
+    if coming and await shared_time(session) - datetime.fromisoformat(coming) < COMING_FOR:
+        raise NotDerived(CUT)
+
+
 async def give_up(session: AsyncSession) -> Sequence[str]:
-    """Nothing waits any more for a rebuild that cannot agree; it stays owed. The applications, in order."""
+    """Nothing waits any more for a rebuild that cannot agree, nor for an import that was cut; it stays owed. The
+    applications, in order."""
     names = sorted(await _marks(session))
     for application in names:
         await key_values.keep(session, f"{BEGINS}{application}", OWED)
+    await end(session)
     return names
 
 
@@ -74,6 +82,8 @@ async def settle(session: AsyncSession) -> None:
     await end(session)
 
 
-async def _marks(session: AsyncSession) -> Mapping[str, str]:
+async def _marks(session: AsyncSession) -> Mapping[str, int | None]:
+    """Application to the newest entry of the trail when it began to owe; None: nobody knows, or nothing waits."""
     found = await key_values.beginning(session, BEGINS)
-    return {name.removeprefix(BEGINS): value for name, value in found.items() if value}
+    entries = {name.removeprefix(BEGINS): value.removeprefix(OWED).strip() for name, value in found.items() if value}
+    return {application: int(entry) if entry else None for application, entry in entries.items()}

@@ -31,6 +31,7 @@ DONE: Final = (RunStatus.SUCCEEDED.value, RunStatus.SKIPPED.value)
 GIVEN_UP: Final = "discarded"
 """A run that an operator gave up: `dead discard --undo` brings it back, with the event as it was."""
 OBSERVED: Final = ".observed"
+SESSION_OBSERVED: Final = "session.observed"
 REQUESTED: Final = "fulfilment.requested"
 _IS_DISCARDED: Final = func.coalesce(text(f"runs.{DISCARDED}"), False)
 
@@ -104,7 +105,13 @@ def is_settled(event: Aged, states: Collection[str], newest: datetime | None) ->
         return False
     if not states and event.source == Source.RELAY.value:
         return False
-    return not event.type.endswith(OBSERVED) or (newest is not None and newest - event.received_at > APART)
+    return not is_state(event.type) or (newest is not None and newest - event.received_at > APART)
+
+
+def is_state(event_type: str) -> bool:
+    """Whether the newest event of this type is the state of its object. Of a session nothing but whose it is was
+    wanted, and is known by then. Pure."""
+    return event_type.endswith(OBSERVED) and event_type != SESSION_OBSERVED
 
 
 def _read(event: Aged) -> tuple[str, str, str]:
@@ -138,7 +145,7 @@ async def _newest_reads(session: AsyncSession, aged: Sequence[Aged]) -> Mapping[
     """(application, type, key) of the reads to when the one that arrived last was received: one probe for each."""
     keys: dict[tuple[str, str], set[str]] = defaultdict(set)
     for one in aged:
-        if one.type.endswith(OBSERVED):
+        if is_state(one.type):
             keys[one.application, one.type].add(one.key)
     found = {}
     for (application, event_type), some in keys.items():

@@ -59,7 +59,7 @@ class SingleReads:
             return
         self._answers.service_answered()
         whole = [one for one in seen if self.odd.is_whole(one)]
-        if seen and not whole:
+        if any(one.kind == "order" or not whole for one in seen if one not in whole):
             await self._answers.put_off(row, UnexpectedAnswer("the record cannot be kept"))
             return
         await self._answers.found([(row, whole)], version)

@@ -29,7 +29,7 @@ class Desk:
     def __init__(self, world: World, *shown: dict[str, Any] | Exception, allowed: int = 100) -> None:
         self.shown, self.told, self.allowed = list(shown), list[str](), allowed
         here: Any = self
-        resources: Any = SimpleNamespace(orders=self)
+        resources: Any = SimpleNamespace(orders=self, checkout_sessions=self)
         self.cooldown = Cooldown(world.clock)
         self.it = SingleReads(world.app, resources, here, quota=here, cooldown=self.cooldown)
 
@@ -39,6 +39,11 @@ class Desk:
         if isinstance(found, Exception):
             raise found
         return SimpleNamespace(raw={"order_id": order_id, **found}, order_id=order_id)
+
+    async def retrieve(self, session_id: str) -> Any:
+        """As the API's sessions do: one whose order is odd."""
+        order = await self.lookup("A-0")
+        return SimpleNamespace(raw={"id": session_id, "status": "COMPLETED"}, order=order, order_id="A-0")
 
     async def allows(self, _: str) -> bool:
         """As a quota does."""
@@ -82,6 +87,16 @@ async def test_a_record_that_cannot_be_kept_is_put_off(world: World, monkeypatch
     await desk.it.work_off(iter(rows(2)), answered)
     assert desk.told == ["A-0 found", "A-1 put off"]
     assert [row.object_id for row in answered] == ["A-0"]
+
+
+# case: I10
+async def test_a_session_whose_order_cannot_be_kept_is_put_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order is what it was read for: with the session alone it were answered, and nobody heard of it."""
+    desk, answered = Desk(world, {"status": "ODD"}), list[ReadRow]()
+    monkeypatch.setattr(desk.it.odd, "is_whole", lambda one: one.record["status"] != "ODD")
+    row = ReadRow(application="default", kind="session", object_id="cs_1", asked=1, due_at=AT, created_at=AT)
+    await desk.it.work_off(iter([row]), answered)
+    assert (desk.told, answered) == (["cs_1 put off"], [])
 
 
 # case: B23
