@@ -18,6 +18,7 @@ import asyncpg
 from tests.support.tools import missing
 
 ROOM_BYTES = 6 * 1024**3
+SHARED_MEMORY = Path("/dev/shm")
 MEMORY = Path("/proc/meminfo")
 RUN_WITHIN_S = 300.0
 
@@ -65,7 +66,7 @@ def _running_server(within: Path | None = None) -> Iterator[Any]:
 def in_memory() -> str | None:
     """Memory that looks like a folder, if there is plenty: a thousand databases are many files to make and delete, and
     each transaction of theirs waits for a disk."""
-    folder = Path("/dev/shm")
+    folder = SHARED_MEMORY
     roomy = folder.is_dir() and os.access(folder, os.W_OK) and _room(folder) > ROOM_BYTES
     return str(folder) if roomy and not os.statvfs(folder).f_flag & os.ST_NOEXEC else None
 
