@@ -22,14 +22,25 @@ Takes = Callable[[RawRequestMessage], Whole | None]
 
 class WebhookConnection(Connection):
     """One connection. aiohttp's task waits for `_waiter` until there is a request for it: it is not woken before we
-    know whose the request is, nor while we answer one. What comes meanwhile is queued, as ever."""
+    know whose the request is, nor while we answer one. What comes meanwhile is queued, as ever. It is idle from the
+    start, not from that task's first step on: most webhooks come with their connection."""
 
-    __slots__ = ("_answering", "_takes")
+    __slots__ = ("_answering", "_begins", "_takes")
 
     def __init__(self, manager: web.Server, takes: Takes, *arguments: Any, **options: Any) -> None:
         super().__init__(manager, *arguments, **options)
         self._takes = takes
         self._answering: asyncio.Task[None] | None = None
+        self._begins = self._loop.create_future()
+        self._waiter = self._begins
+
+    async def start(self) -> None:
+        """aiohttp's task, see `web.RequestHandler`, from the first request that is for it."""
+        try:
+            await self._begins
+        finally:
+            self._waiter = None
+        await super().start()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""

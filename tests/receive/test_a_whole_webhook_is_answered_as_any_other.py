@@ -88,9 +88,12 @@ Answered = tuple[list[bytes], list[tuple[str, bytes, bytes | None]], bool, int]
 """The answers without their dates, what was published, whether the connection was closed, and what is in flight."""
 
 
-async def answered(pieces: Sequence[bytes], pauses: Sequence[int], holds: int, *, plainly: bool) -> Answered:
+async def answered(
+    pieces: Sequence[bytes], pauses: Sequence[int], holds: int, *, begins: int, plainly: bool
+) -> Answered:
     """What a connection answers to these bytes, what was published, and whether it was closed. Between them so many
-    turns of the loop pass; the log acknowledges after `holds`. `plainly`: all of it goes aiohttp's way."""
+    turns of the loop pass, and `begins` before the first; the log acknowledges after `holds`. `plainly`: all of it goes
+    aiohttp's way."""
     recording = RecordingBroker()
 
     async def late(_: float) -> None:
@@ -101,7 +104,7 @@ async def answered(pieces: Sequence[bytes], pauses: Sequence[int], holds: int, *
     server = server_of(receiver, plainly=plainly)
     connection, line = server(), Line()
     connection.connection_made(line)
-    await turns(2)
+    await turns(begins)
     for piece, pause in zip(pieces, pauses, strict=True):
         if not line.closed:
             connection.data_received(piece)
@@ -137,17 +140,42 @@ HINTS = st.sampled_from(["a hint", "another hint"])
     cuts=st.none() | st.lists(st.integers(1, 900), max_size=4),
     pauses=st.lists(st.sampled_from([0, 0, 1, 2, 5, 12]), min_size=5, max_size=5),
     holds=st.integers(0, 6),
+    begins=st.integers(0, 2),
 )
 def test_any_requests_cut_anywhere_are_answered_as_aiohttps_way_answers_them(
-    names: list[str], cuts: list[int] | None, pauses: list[int], holds: int
+    names: list[str], cuts: list[int] | None, pauses: list[int], holds: int, begins: int
 ) -> None:
     # case: I1, I10, I11
     pieces = [REQUESTS[name] for name in names]
     if cuts is not None:
         stream, ends = b"".join(pieces), sorted({0, *cuts})
         pieces = [part for at, end in zip(ends, [*ends[1:], None], strict=True) if (part := stream[at:end])]
-    told = [asyncio.run(answered(pieces, pauses[: len(pieces)], holds, plainly=plainly)) for plainly in (False, True)]
-    assert told[0] == told[1]
+    ours, plain = (
+        asyncio.run(answered(pieces, pauses[: len(pieces)], holds, begins=begins, plainly=plainly))
+        for plainly in (False, True)
+    )
+    assert ours == plain
+
+
+BEGINS = pytest.mark.parametrize("begins", [0, 1, 2])
+"""Turns of the loop between a connection and its first bytes: most come with it, before aiohttp's task has begun."""
+
+
+@BEGINS
+async def test_the_first_webhook_of_a_connection_is_answered_so_too(
+    begins: int, recording: RecordingBroker, logs: io.StringIO
+) -> None:
+    # case: I1
+    receiver, _, _ = receiving(recording, Limits())
+    server, line = server_of(receiver), Line()
+    connection = server()
+    connection.connection_made(line)
+    await turns(begins)
+    for _ in range(3):
+        connection.data_received(request())
+        await turns(TURNS)
+    assert [one[:15] for one in line.written] == [b"HTTP/1.1 200 OK"] * 3
+    assert server.requests_count == 0, "aiohttp's way"
 
 
 MANY = 16_385
@@ -166,7 +194,7 @@ async def test_what_makes_the_parser_stop_is_gone_on_with(
     answers: int, last: bytes, pieces: list[bytes], logs: io.StringIO
 ) -> None:
     # case: I22
-    told = [await answered(pieces, [TURNS] * len(pieces), 0, plainly=plainly) for plainly in (False, True)]
+    told = [await answered(pieces, [TURNS] * len(pieces), 0, begins=2, plainly=plainly) for plainly in (False, True)]
     assert told[0] == told[1]
     written, *_ = told[0]
     assert len(written) == answers
@@ -179,7 +207,7 @@ async def test_what_stands_behind_chunks_is_no_header_of_the_next_request(at_onc
     # case: I10
     first = REQUESTS["chunks, and more headers"]
     pieces = [first + request()] if at_once else [first, request()]
-    written, published, closed, _ = await answered(pieces, [TURNS] * len(pieces), 0, plainly=False)
+    written, published, closed, _ = await answered(pieces, [TURNS] * len(pieces), 0, begins=2, plainly=False)
     assert [part[:15] for part in written] == [b"HTTP/1.1 200 OK"]
     assert b"\r\nConnection: close\r\n" in written[0]
     assert (closed, len(published)) == (True, 1)
@@ -203,7 +231,7 @@ async def test_a_body_that_nobody_waits_for_ends_its_connection_and_says_so(
 ) -> None:
     """A proxy that kept it would put the next sender's webhook where that body is expected, and get no answer."""
     # case: I10, I11
-    written, *_ = await answered([head], [TURNS], 0, plainly=False)
+    written, *_ = await answered([head], [TURNS], 0, begins=2, plainly=False)
     assert [part[9:12] for part in written] == [status]
     assert b"\r\nConnection: close\r\n" in written[0]
 
@@ -211,7 +239,7 @@ async def test_a_body_that_nobody_waits_for_ends_its_connection_and_says_so(
 async def test_what_comes_behind_no_request_is_not_answered_in_its_place(logs: io.StringIO) -> None:
     # case: I10
     pieces = [request(path="http://xn--a/webhooks/hints") + request()]
-    written, published, closed, _ = await answered(pieces, [TURNS], 0, plainly=False)
+    written, published, closed, _ = await answered(pieces, [TURNS], 0, begins=2, plainly=False)
     assert [part[:24] for part in written] == [b"HTTP/1.1 400 Bad Request"]
     assert (closed, published) == (True, [])
 
@@ -336,14 +364,17 @@ async def test_who_shuts_down_waits_for_the_answer(recording: RecordingBroker, l
         await asyncio.wait_for(ending, 5)
 
 
-async def test_who_shuts_down_waits_no_longer_than_it_says(recording: RecordingBroker, logs: io.StringIO) -> None:
+@BEGINS
+async def test_who_shuts_down_waits_no_longer_than_it_says(
+    begins: int, recording: RecordingBroker, logs: io.StringIO
+) -> None:
     # case: I4
     recording.hold()
     receiver, _, _ = receiving(recording, Limits())
     server, line = server_of(receiver), Line()
     connection = server()
     connection.connection_made(line)
-    await turns(2)
+    await turns(begins)
     connection.data_received(request())
     await turns(2)
     assert receiver.in_flight == 1
@@ -352,12 +383,15 @@ async def test_who_shuts_down_waits_no_longer_than_it_says(recording: RecordingB
     assert (receiver.in_flight, line.closed) == (0, True)
 
 
-async def test_what_came_as_the_process_stopped_is_told_so(recording: RecordingBroker, logs: io.StringIO) -> None:
+@BEGINS
+async def test_what_came_as_the_process_stopped_is_told_so(
+    begins: int, recording: RecordingBroker, logs: io.StringIO
+) -> None:
     # case: I4, O8
     receiver, _, _ = receiving(recording, Limits())
     connection, line = server_of(receiver)(), Line()
     connection.connection_made(line)
-    await turns(2)
+    await turns(begins)
     connection.data_received(request())
     assert await receiver.stop(1) == 0
     await turns(TURNS)

@@ -1,6 +1,6 @@
 """KafkaPublisher: a supervised idempotent producer that publishes in rounds.
 
-A round gathers what arrives until arrivals pause (some turns of the event loop; a few milliseconds when many wait),
+A round gathers what arrives until arrivals pause (some turns of the event loop; two milliseconds when many wait),
 then every lane (partition) with something waiting and nothing on its way sends one batch, and the batches share a
 request. So a lone sender never waits for a linger, many at once cost few requests, and a message costs a future, no
 task and no timer.
@@ -45,7 +45,7 @@ from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger(__name__)
 
-ROUND_AT_MOST_S = 0.006
+ROUND_AT_MOST_S = 0.002
 QUIET_TURNS = 3
 CROWD = 64
 SWEEP_EVERY_S = 0.05
