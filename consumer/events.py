@@ -7,7 +7,7 @@ heart: `Locators` hold JSON pointers, first hit wins, and they are configuration
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -147,22 +147,25 @@ def _paths(pointers: tuple[str, ...]) -> Paths:
 
 def _values(document: Any, paths: Paths) -> Iterator[Any]:
     """At one path after another what is there and is not null."""
-    for parts in paths:
-        value = document
-        for part in parts:
-            if isinstance(value, dict):
-                value = value.get(part)
-            elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
-                value = value[int(part)]
-            else:
-                break
+    return (value for parts in paths if (value := _at(document, parts)) is not None)
+
+
+def _at(document: Any, parts: Sequence[str]) -> Any:
+    """What is there, or None."""
+    value = document
+    for part in parts:
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
         else:
-            if value is not None:
-                yield value
+            return None
+    return value
 
 
 def _first_text(document: Any, paths: Paths, fits: re.Pattern[str] | None, max_chars: int) -> str | None:
-    for value in _values(document, paths):
+    for parts in paths:
+        value = _at(document, parts)
         if not isinstance(value, str):
             if not isinstance(value, int) or isinstance(value, bool):
                 continue

@@ -25,7 +25,7 @@ class Message(NamedTuple):
     def size_bytes(self) -> int:
         """Key, value, header names and values: what Kafka holds against a topic's largest record."""
         headers = self.headers
-        return len(self.key) + len(self.value) + sum(map(len, headers)) + sum(map(len, headers.values()))
+        return len(self.key) + len(self.value) + len("".join(headers)) + len(b"".join(headers.values()))
 
 
 @dataclass(frozen=True, order=True)
