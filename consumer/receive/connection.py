@@ -99,7 +99,7 @@ class WebhookConnection(Connection):
     def _end(self, idle: asyncio.Future[None], *, keeps: bool) -> None:
         """What aiohttp does after an answer: the connection ends, and its task with it, or waits for more."""
         self._answering = None
-        if not keeps or self._close or self._force_close:
+        if not keeps or idle.done() or self._close or self._force_close:
             idle.cancel()
             self.force_close()
             return

@@ -383,6 +383,26 @@ async def test_who_shuts_down_waits_no_longer_than_it_says(
     assert (receiver.in_flight, line.closed) == (0, True)
 
 
+async def test_a_task_of_aiohttp_that_is_ended_meanwhile_breaks_no_answer(
+    recording: RecordingBroker, logs: io.StringIO
+) -> None:
+    """As the end of a loop does. An error that nobody fetches would fail this test."""
+    # case: I4
+    _, release = recording.hold()
+    receiver, _, _ = receiving(recording, Limits())
+    connection, line = server_of(receiver)(), Line()
+    connection.connection_made(line)
+    await turns(2)
+    connection.data_received(request())
+    await turns(2)
+    assert connection._task_handler is not None
+    connection._task_handler.cancel()
+    connection.data_received(request())
+    release.set()
+    await turns(TURNS)
+    assert ([one[:15] for one in line.written], line.closed) == ([b"HTTP/1.1 200 OK"], True)
+
+
 @BEGINS
 async def test_what_came_as_the_process_stopped_is_told_so(
     begins: int, recording: RecordingBroker, logs: io.StringIO
