@@ -107,7 +107,8 @@ async def _worked_off(url: str, kafka: str, topic: str, pids: Sequence[int]) -> 
 
 
 async def _is_done(database: Database, orders: int) -> bool:
-    """Whether so many came in and nothing waits."""
+    """Whether so many came in and nothing waits; what a built-in that is left out would do does, until it is back."""
     async with database.reading() as session:
         came = (await session.execute(text("SELECT count(*) FROM events"))).scalar_one()
-        return bool(came >= orders) and not await queue.count_by_status(session)
+        waiting = await queue.count_by_status(session)
+        return bool(came >= orders) and not any(handler.startswith("bench_plugin:") for handler, _ in waiting)
