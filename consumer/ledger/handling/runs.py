@@ -11,7 +11,7 @@ decision 10): what is sought is reached by one index, from an equality, or in th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
@@ -204,7 +204,7 @@ async def claim(
         asked = {"handler": handler, "now": now, "over": over or now, "limit": limit - len(claimed)}
         found = (await session.execute(_DUE, asked)).all()
         leading = [row for row in found if row.head == row.event_id and not row.is_held]
-        claimed += [replace(_claimed_run(row), left_by=row.left_by) for row in leading]
+        claimed += [_claimed_run(row, left_by=row.left_by) for row in leading]
         claim = {"claimed_by": _claim_of(worker, alone=alone), "claimed_until": now + timedelta(seconds=lease_s)}
         await _set(session, map(_id_of, leading), claim)
         behind = [_id_of(row) for row in found if row.head != row.event_id]
@@ -294,8 +294,9 @@ def _id_of(row: Any) -> RunId:
     return (row.application, row.event_id, row.handler)
 
 
-def _claimed_run(row: Any) -> ClaimedRun:
-    return ClaimedRun(**dict(zip(_CLAIMED_FIELDS, row, strict=False)))  # `_DUE` tells the lane's head, too
+def _claimed_run(row: Any, *, left_by: str | None = None) -> ClaimedRun:
+    given = zip(_CLAIMED_FIELDS, row, strict=False)  # `_DUE` tells the lane's head, too
+    return ClaimedRun(**dict(given), left_by=left_by)
 
 
 def these(ids: Iterable[RunId]) -> Iterator[ColumnElement[bool]]:

@@ -132,7 +132,7 @@ class Breaker:
 
     def answered(self, *, succeeded: bool) -> Breaker:
         """An attempt got through: it succeeded, or failed in a way that is its own."""
-        return Breaker(has_succeeded=self.has_succeeded or succeeded)
+        return _ANSWERED[self.has_succeeded or succeeded]
 
     def unreachable(self, policy: BreakerPolicy, now: datetime, reason: str, strike: Strike) -> tuple[Breaker, bool]:
         """An attempt did not get through; the breaker after it, and whether the attempt is spared."""
@@ -167,3 +167,6 @@ class Breaker:
             return self  # it was under way when the breaker opened: nothing new
         wait_s = min(self.wait_s * policy.factor, policy.ceiling_s)
         return replace(self, until=now + timedelta(seconds=wait_s), wait_s=wait_s, reason=reason, probing=False)
+
+
+_ANSWERED = {has_succeeded: Breaker(has_succeeded=has_succeeded) for has_succeeded in (False, True)}

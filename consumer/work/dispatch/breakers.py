@@ -144,9 +144,12 @@ class Breakers:
         return any(one.is_open for one in self._all.get(handler, {}).values())
 
     def _set(self, handler: str, application: str, after: Breaker) -> None:
-        was_open = self._waits_for_some(handler)
         self._asked_at[handler, application] = self._monotonic()
-        self._all.setdefault(handler, {})[application] = after
+        of_each = self._all.setdefault(handler, {})
+        if of_each.get(application) is after:
+            return  # one success after another
+        was_open = self._waits_for_some(handler)
+        of_each[application] = after
         self._say(handler, application, after)
         if (is_open := self._waits_for_some(handler)) != was_open:
             self._on_change(handler, is_open)
