@@ -123,9 +123,10 @@ class Dispatcher:
         """How many of `new` runs of a handler may be claimed as they are added, to be begun with `take`. Returns 0
         while older runs may wait in the ledger: those go first."""
         handler = self._registry.get(name)
-        if handler is None or handler.transactional or self._is_stopping or name not in self._caught_up:
-            return 0
         if self.is_careful:
+            self._caught_up.discard(name)  # they wait, whatever the last look saw: see `keeps_up`
+            return 0
+        if handler is None or handler.transactional or self._is_stopping or name not in self._caught_up:
             return 0
         if name in self.paused.wholly or self._breakers.is_open(name):
             return 0

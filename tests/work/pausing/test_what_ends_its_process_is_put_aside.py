@@ -4,11 +4,13 @@ is put off each time, and is dead after a few; the others go on, and a handler t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker import Broker
 from consumer.clock import Clock, DrivenClock, rest
@@ -37,6 +39,7 @@ RUNS = RunRow.__table__
 CALLED: list[str] = []
 RESTART_S = 5.0
 BATCH = 4
+LOOK_TAKES_S = 0.05
 
 
 @handles("order.paid", name="test:ships", attempts=1)
@@ -462,6 +465,14 @@ async def test_careful_what_is_not_worked_on_yet_stays_in_the_log(
     async def counts(event: Event, ctx: Context) -> None:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(eventually(count), home))
 
+    next_due = queue.next_due
+
+    async def slowly(session: AsyncSession, over: datetime) -> Mapping[str, datetime]:
+        found = await next_due(session, over)
+        await asyncio.sleep(LOOK_TAKES_S)  # as on a busy machine: several batches could be taken meanwhile
+        return found
+
+    monkeypatch.setattr(queue, "next_due", slowly)
     monkeypatch.setattr(dispatcher, "rest", rested)
     shop = Workshop(database, broker, [counts], config=WorkerConfig(topic=TOPIC, drain_s=5, batch=BATCH))
     await shop.publish(*[order_paid(number) for number in range(10 * BATCH)])
