@@ -1,6 +1,8 @@
 """Several `work` processes on Kafka and PostgreSQL: what an order through an effect handler costs them together, in
-CPU, with 1, 2 and 4 of them. It stays flat when none makes work for another. How much more they do in a second than one
-is shown, and has a bar only where each of them, Kafka and PostgreSQL have a core."""
+CPU, with 1, 2 and 4 of them. It stays flat when none makes work for another: against as many at the same time that know
+nothing of each other, each with a log and a ledger of its own, since those who share cores cost each other CPU, too.
+How much more they do in a second than one is shown, and has a bar only where each of them, Kafka and PostgreSQL have a
+core."""
 
 from __future__ import annotations
 
@@ -44,30 +46,50 @@ async def call(event: Event, ctx: Context) -> None:
 
 def measure(folder: Path, postgres: str, kafka: str) -> list[Measured]:
     """In turn; each on a ledger and a log of its own."""
-    found = []
+    together: list[dict[int, Cost]] = []
+    apart: list[dict[int, Cost]] = []
     for _ in range(ROUNDS):
-        urls = {count: create_database(postgres) for count in PROCESSES}
-        found.append({count: asyncio.run(_cost(folder, url, kafka, count)) for count, url in urls.items()})
-    for count in PROCESSES:
-        each = [one[count] for one in found]
-        shown = ", ".join(f"{one.cpu_ms_per_1000:.0f} ms at {one.rate:.0f}/s" for one in each)
-        sys.stdout.write(f"{count} work: CPU of all for 1,000 orders {shown}\n")
-    return [one for count in PROCESSES[1:] for one in _ratios(count, found)]
+        together.append({count: _together(folder, postgres, kafka, count) for count in PROCESSES})
+        apart.append({count: _apart(folder, postgres, kafka, count) for count in PROCESSES[1:]})
+    for name, rounds in (("work", together), ("work that share nothing", apart)):
+        for count in rounds[0]:
+            each = ", ".join(f"{one[count].cpu_ms_per_1000:.0f} ms at {one[count].rate:.0f}/s" for one in rounds)
+            sys.stdout.write(f"{count} {name}: CPU of all for 1,000 orders {each}\n")
+    return [one for count in PROCESSES[1:] for one in _ratios(count, together, apart)]
 
 
-def _ratios(count: int, found: list[dict[int, Cost]]) -> list[Measured]:
+def _ratios(count: int, together: Sequence[dict[int, Cost]], apart: Sequence[dict[int, Cost]]) -> list[Measured]:
     cores = len(os.sched_getaffinity(0))
     bar = GAIN[count] if cores >= count + SERVERS else 0.0
-    what = f"{count} work processes, orders a second"
-    flat = [(one[count].per_cpu_second, one[1].per_cpu_second) for one in found]
-    gain = [(one[count].rate, one[1].rate) for one in found]
+    told = "" if bar else f" (no bar: {cores} cores)"
+    ours = [one[count].per_cpu_second for one in together]
+    flat = list(zip(ours, (one[count].per_cpu_second for one in apart), strict=True))
+    alone = list(zip(ours, (one[1].per_cpu_second for one in together), strict=True))
+    gain = [(one[count].rate, one[1].rate) for one in together]
+    what = f"{count} work processes, orders"
     return [
-        Ratio(f"{count} work processes, orders for a second of CPU", "one", flat, FLAT),
-        Ratio(what if bar else f"{what} (no bar: {cores} cores)", "one", gain, bar),
+        Ratio(f"{what} for a second of CPU", "as many at once that share nothing", flat, FLAT),
+        Ratio(f"{what} for a second of CPU{told}", "one", alone, FLAT if bar else 0.0),
+        Ratio(f"{what} a second{told}", "one", gain, bar),
     ]
 
 
-async def _cost(folder: Path, url: str, kafka: str, count: int) -> Cost:
+def _together(folder: Path, postgres: str, kafka: str, count: int) -> Cost:
+    return asyncio.run(_cost(folder, create_database(postgres), kafka, count, ORDERS))
+
+
+def _apart(folder: Path, postgres: str, kafka: str, count: int) -> Cost:
+    """As many orders between them, each by a process with a ledger and a log of its own."""
+    urls = [create_database(postgres) for _ in range(count)]
+
+    async def all_at_once() -> list[Cost]:
+        return await asyncio.gather(*(_cost(folder, url, kafka, 1, ORDERS // count) for url in urls))
+
+    each = asyncio.run(all_at_once())
+    return Cost(ORDERS, sum(one.cpu_s for one in each), max(one.wall_s for one in each))
+
+
+async def _cost(folder: Path, url: str, kafka: str, count: int, orders: int) -> Cost:
     place = folder / uuid.uuid4().hex
     place.mkdir()
     prefix = f"scaling-{uuid.uuid4().hex[:8]}"
@@ -87,20 +109,20 @@ async def _cost(folder: Path, url: str, kafka: str, count: int) -> Cost:
             worker.spawn()
         for worker in workers:
             await worker.ready()
-        return await _worked_off(url, kafka, f"{prefix}.events", [worker.pid for worker in workers])
+        return await _worked_off(url, kafka, f"{prefix}.events", [worker.pid for worker in workers], orders)
 
 
-async def _worked_off(url: str, kafka: str, topic: str, pids: Sequence[int]) -> Cost:
+async def _worked_off(url: str, kafka: str, topic: str, pids: Sequence[int], orders: int) -> Cost:
     database, broker = Database(url), open_broker(kafka)
-    messages = [message(event) for event in webhooks(WARM_UP + ORDERS)]
+    messages = [message(event) for event in webhooks(WARM_UP + orders)]
     await broker.start()
     try:
         await broker.publish_many(topic, messages[:WARM_UP], 60)
         await eventually(lambda: _is_done(database, WARM_UP), within_s=WITHIN_S, every_s=0.1)
         began_s, cpu_s = time.perf_counter(), sum(map(processor_s, pids))
         await broker.publish_many(topic, messages[WARM_UP:], 60)
-        await eventually(lambda: _is_done(database, WARM_UP + ORDERS), within_s=WITHIN_S, every_s=0.1)
-        return Cost(ORDERS, sum(map(processor_s, pids)) - cpu_s, time.perf_counter() - began_s)
+        await eventually(lambda: _is_done(database, WARM_UP + orders), within_s=WITHIN_S, every_s=0.1)
+        return Cost(orders, sum(map(processor_s, pids)) - cpu_s, time.perf_counter() - began_s)
     finally:
         await broker.stop()
         await database.stop()
