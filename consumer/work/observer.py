@@ -68,14 +68,17 @@ class Observer:
 
     def run(self, result: Result) -> None:
         """An attempt that the dispatcher made was stored."""
-        finish = result.finish
-        self._metrics.run_seconds.labels(finish.run.handler).observe(result.seconds)
-        told = {"code": finish.code, "reason": finish.reason, "where": result.attempt.trace if result.attempt else None}
-        with on_the_way_of(result.event):
-            tell("handler_ended", result.event, handler=finish.run.handler, status=finish.status.value, **told)
-            self._outcome(finish.run.handler, finish.status, finish.run.event_id, **told)
+        finish, handler = result.finish, result.finish.run.handler
+        self._metrics.run_seconds.labels(handler).observe(result.seconds)
+        self._metrics.runs.labels(handler, finish.status.value).inc()
+        if finish.status is not RunStatus.SUCCEEDED or is_told():
+            trace = result.attempt.trace if result.attempt else None
+            told = {"code": finish.code, "reason": finish.reason, "where": trace}
+            with on_the_way_of(result.event):
+                tell("handler_ended", result.event, handler=handler, status=finish.status.value, **told)
+                self._say_failed(handler, finish.status, finish.run.event_id, **told)
         if self._tracing.is_on:
-            about = {**_about(result.event), "handler": finish.run.handler, "status": finish.status.value}
+            about = {**_about(result.event), "handler": handler, "status": finish.status.value}
             self._tracing.done("run", result.event.traceparent, result.seconds, about, failed=finish.code)
 
     def runs(self, waiting: Mapping[tuple[str, str], int]) -> None:
@@ -118,7 +121,7 @@ class Observer:
         for status in WAITING:
             self._metrics.waiting.labels(handler, status.value)
 
-    def _say_failure(self, handler: str, event_id: str, **told: str | None) -> None:
+    def _say_now_and_then(self, handler: str, event_id: str, **told: str | None) -> None:
         """One line per handler now and then: a burst of failures must be seen, and must not bury the rest."""
         now = perf_counter()
         if now - self._said.get(handler, float("-inf")) < SAY_EVERY_S:
@@ -132,18 +135,18 @@ class Observer:
         """What did not succeed is told one by one."""
         for run in ended:
             if run.status is not RunStatus.SUCCEEDED:
+                self._metrics.runs.labels(run.handler, run.status.value).inc()
                 event = by_id.get(run.event_id)
                 with nullcontext() if event is None else on_the_way_of(event):
-                    self._outcome(
+                    self._say_failed(
                         run.handler, run.status, run.event_id, code=run.code, reason=run.reason, where=run.trace
                     )
 
-    def _outcome(self, handler: str, status: RunStatus, event_id: str, **told: str | None) -> None:
+    def _say_failed(self, handler: str, status: RunStatus, event_id: str, **told: str | None) -> None:
         """`told`: code, reason and, in the author's code, where."""
-        self._metrics.runs.labels(handler, status.value).inc()
         if status is RunStatus.RETRYING:
             self._metrics.retries.labels(handler).inc()
-            self._say_failure(handler, event_id, **told)
+            self._say_now_and_then(handler, event_id, **told)
         if status is RunStatus.DEAD:
             self._metrics.dead.labels(handler).inc()
             _log.error("run_dead", handler=handler, event_id=event_id, **told)

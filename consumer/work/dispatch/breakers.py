@@ -58,8 +58,10 @@ class Breakers:
     def is_open(self, handler: str) -> bool:
         """Whether this handler waits as a whole: what it depends on answers for none of its applications."""
         of_each = self._all.get(handler, {})
-        is_open = bool(of_each) and all(one.is_open for one in of_each.values())
-        return is_open and of_each.keys() >= self._applications
+        for one in of_each.values():
+            if not one.is_open:
+                return False
+        return bool(of_each) and of_each.keys() >= self._applications
 
     def lapse(self) -> None:
         """Close those that no run came to for long, as a probe would: its last may have been another worker's, or an

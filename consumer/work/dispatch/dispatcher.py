@@ -275,7 +275,8 @@ class Dispatcher:
 
     def _is_paused(self, name: str) -> bool:
         """Whether it is for one of those whose runs are claimed and not begun."""
-        return any(self.paused.holds(name, application) for application in self._ahead.applications(name))
+        paused = self.paused
+        return bool(paused.of) and any(paused.holds(name, one) for one in self._ahead.applications(name))
 
     def _may_be_lost(self, name: str) -> bool:
         return self._ahead.may_be_lost(name, self._clock.monotonic(), self._renewed_s)
@@ -374,7 +375,9 @@ class Dispatcher:
         self._look_for_more(handler)
 
     def _look_for_more(self, handler: Handler) -> None:
-        if handler.name not in self._caught_up and self._wanted(handler, self._clock.now()) > 0:
+        if self._wake.is_set() or handler.name in self._caught_up:
+            return
+        if self._wanted(handler, self._clock.now()) > 0:
             self.wake()
 
     # --- work --------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ async def _stack(folder: Path, urls: Mapping[str, str], name: str) -> list[Measu
     await upgraded(environ)
     async with Sandbox(SandboxConfig()) as sandbox, AsyncExitStack() as stack:
         environ["SVC_BASE_URL"] = sandbox.base_url
+        await _first_group(environ, folder)
         roles, ready_s = {}, {}
         for role in ROLES:
             roles[role] = ConsumerProcess(role, environ, folder)
@@ -58,6 +59,14 @@ async def _stack(folder: Path, urls: Mapping[str, str], name: str) -> list[Measu
             percent = (processor_s(process.pid) - before[role]) / LASTS_S * 100
             found += _bounds(f"{name}: {role}", ready_s[role], percent, memory_mib(process.pid))
         return found
+
+
+async def _first_group(environ: Mapping[str, str], folder: Path) -> None:
+    """A Kafka that has had no group yet makes its own topic for them first: that is no role's start."""
+    prefix = {"CONSUMER_TOPIC_PREFIX": f"first-{uuid.uuid4().hex[:8]}"}
+    first = ConsumerProcess("work", {**environ, **prefix}, folder, "first")
+    with ended(first):
+        await _ready_s(first)
 
 
 async def _ready_s(process: ConsumerProcess) -> float:
