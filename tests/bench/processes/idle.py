@@ -1,5 +1,5 @@
-"""A role that has nothing to do: how soon it is ready, what it takes of a core in a minute, and its memory. All roles
-of a stack stand side by side, in processes of their own, and are started one after the other."""
+"""A role that has nothing to do: how soon it is ready (the median of STARTS), what it takes of a core in a minute, and
+its memory. All roles of a stack stand side by side, in processes of their own, and are started one after the other."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
+from statistics import median
 
 from consumer.sandbox import Sandbox, SandboxConfig
 from tests.bench.processes.stacks import both, upgraded
@@ -21,7 +22,7 @@ from tests.support.process import ConsumerProcess, ended
 ROLES = ("serve", "work", "sync", "console")
 CPU_PERCENT, MEMORY_MIB, READY_S = 1.0, 80.0, 0.8
 SETTLES_S, LASTS_S = 10.0, 60.0
-WITHIN_S = 60.0
+STARTS, WITHIN_S = 5, 60.0
 APPLICATION = {"SVC_APP_ID": "svc_app_sandbox", "SVC_APP_SECRET": "svc_sk_live_sandbox"}
 
 
@@ -47,9 +48,10 @@ async def _stack(folder: Path, urls: Mapping[str, str], name: str) -> list[Measu
         await _first_group(environ, folder)
         roles, ready_s = {}, {}
         for role in ROLES:
+            earlier_s = [await _started_s(role, environ, folder) for _ in range(STARTS - 1)]
             roles[role] = ConsumerProcess(role, environ, folder)
             stack.enter_context(ended(roles[role]))
-            ready_s[role] = await _ready_s(roles[role])
+            ready_s[role] = median([*earlier_s, await _ready_s(roles[role])])
             sys.stdout.write(f"{name}: {role} took {processor_s(roles[role].pid):.2f} s of CPU until it was ready\n")
         await asyncio.sleep(SETTLES_S)
         before = {role: processor_s(process.pid) for role, process in roles.items()}
@@ -63,10 +65,14 @@ async def _stack(folder: Path, urls: Mapping[str, str], name: str) -> list[Measu
 
 async def _first_group(environ: Mapping[str, str], folder: Path) -> None:
     """A Kafka that has had no group yet makes its own topic for them first: that is no role's start."""
-    prefix = {"CONSUMER_TOPIC_PREFIX": f"first-{uuid.uuid4().hex[:8]}"}
-    first = ConsumerProcess("work", {**environ, **prefix}, folder, "first")
-    with ended(first):
-        await _ready_s(first)
+    await _started_s("work", {**environ, "CONSUMER_TOPIC_PREFIX": f"first-{uuid.uuid4().hex[:8]}"}, folder)
+
+
+async def _started_s(role: str, environ: Mapping[str, str], folder: Path) -> float:
+    """How soon one is ready that is stopped then."""
+    process = ConsumerProcess(role, environ, folder, f"{role}-earlier")
+    with ended(process):
+        return await _ready_s(process)
 
 
 async def _ready_s(process: ConsumerProcess) -> float:
