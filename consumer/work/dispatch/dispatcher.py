@@ -95,6 +95,7 @@ class Dispatcher:
         self._on_emitted = on_emitted
         self._on_deadly = on_deadly
         self._wake = asyncio.Event()
+        self._wakes = self._looked_for = 0
         self._pace = Pace(clock, first_s=IDLE_S, most_s=QUIET_S)
         self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
         self._unclaimed = Condition("claim_failed")
@@ -117,18 +118,16 @@ class Dispatcher:
     def wake(self) -> None:
         """There may be due runs: look now."""
         self._pace.stir()
+        self._wakes += 1
         self._wake.set()
 
     def room(self, name: str, new: int) -> int:
         """How many of `new` runs of a handler may be claimed as they are added, to be begun with `take`. Returns 0
         while older runs may wait in the ledger: those go first."""
         handler = self._registry.get(name)
-        if self.is_careful:
-            self._caught_up.discard(name)  # they wait, whatever the last look saw: see `keeps_up`
-            return 0
         if handler is None or handler.transactional or self._is_stopping or name not in self._caught_up:
             return 0
-        if name in self.paused.wholly or self._breakers.is_open(name):
+        if self.is_careful or name in self.paused.wholly or self._breakers.is_open(name):
             return 0
         room = self._wanted(handler, self._clock.now())
         if room < new:
@@ -143,7 +142,8 @@ class Dispatcher:
 
     async def keeps_up(self, stop: asyncio.Event) -> None:
         """While it is careful: wait until no run waits for it, or until `stop`. What was taken from the log before
-        then would be tried one by one, long after care is over."""
+        then would be tried one by one, long after care is over. Only a look that began after the last wake tells: what
+        was added since the one before is not in it."""
         while self.is_careful and not stop.is_set() and self._is_behind():
             await rest(self._clock, RETRY_S, stop)
 
@@ -151,7 +151,7 @@ class Dispatcher:
         wholly = self.paused.wholly
         held = {one.name for one in self._registry.handlers if one.name in wholly or self._breakers.is_open(one.name)}
         waits = {one.name for one in self._registry.handlers} - self._caught_up - held
-        return self._unstored.total() > 0 or bool(waits)
+        return self._looked_for < self._wakes or self._unstored.total() > 0 or bool(waits)
 
     def go_singly(self, handler: str) -> None:
         """The handler harmed those it shared a worker with: one run of it at a time, until one succeeds."""
@@ -220,7 +220,7 @@ class Dispatcher:
 
     async def _claim(self) -> int:
         """Claim due runs for the handlers that have room, and start them; returns how many were claimed."""
-        claimed = 0
+        claimed, wakes = 0, self._wakes
         try:
             await self._give_back_what_may_not_start()
             async with self._database.reading() as session:
@@ -228,6 +228,7 @@ class Dispatcher:
                 last = await queue.suspected(session) if self._lets_others_go_first() else frozenset()
             self._upcoming = [at for at in due.values() if at > now]
             self._caught_up = {one.name for one in self._registry.handlers if due.get(one.name, LATER) > now}
+            self._looked_for = wakes
             wholly = self.paused.wholly
             ready = [(name in last, at, name) for name, at in due.items() if at <= now and name not in wholly]
             for *_, name in sorted(ready):

@@ -276,6 +276,37 @@ async def test_who_found_less_than_there_is_room_for_has_caught_up_and_knows_whe
     assert desk.it._caught_up == ({SHIP.name, NOTE.name} if is_caught_up else {NOTE.name})
 
 
+async def test_careful_a_look_that_began_before_more_was_added_does_not_say_that_nothing_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever was added: by a replay, by a batch taken singly, or as ever."""
+    desk, ledger, over = Desk(), cast(Any, Ledger()), asyncio.Event()
+    desk.it.is_careful = True
+    looks = list[int]()
+
+    async def next_due(*_: object) -> Any:
+        looks.append(1)
+        if len(looks) == 1:
+            desk.it.wake()  # a batch was stored, after this look read what is due
+        return {}
+
+    async def suspected(*_: object) -> Any:
+        return frozenset()
+
+    async def rested(*_: object) -> None:
+        over.set()
+
+    monkeypatch.setattr(desk.it, "_database", ledger)
+    monkeypatch.setattr(queue, "next_due", next_due)
+    monkeypatch.setattr(queue, "suspected", suspected)
+    monkeypatch.setattr(module, "rest", rested)
+    await desk.it._claim()
+    await desk.it.keeps_up(over)
+    assert over.is_set(), "it did not wait for a look"
+    await desk.it._claim()
+    await asyncio.wait_for(desk.it.keeps_up(asyncio.Event()), 1)
+
+
 @pytest.mark.parametrize("why", [None, "paused", "paused-for-it", "open", "failing", "stuck", "lost"])
 async def test_what_waits_is_given_back_for_each_reason_alone(monkeypatch: pytest.MonkeyPatch, why: str | None) -> None:
     # case: H9, R11
