@@ -60,7 +60,8 @@ async def _shipped_or_cured(found: Deployment, desk: Desk, order_id: str) -> boo
     cure = shlex.split(told[0])[1:]
     done = await _call(desk, *[word.replace("…", "seen at the service") for word in cure], "--yes")
     changed = ("nothing holds the order", "that does not hold the order by now")
-    assert done.returncode == 0 or any(words in done.stderr for words in changed), done.stderr
+    if done.returncode != 0 and not any(words in done.stderr for words in changed):
+        pytest.fail(done.stderr)  # no AssertionError: a cure that is refused is not tried again
     return done.returncode == 0
 
 

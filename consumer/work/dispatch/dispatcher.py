@@ -151,7 +151,8 @@ class Dispatcher:
         wholly = self.paused.wholly
         held = {one.name for one in self._registry.handlers if one.name in wholly or self._breakers.is_open(one.name)}
         waits = {one.name for one in self._registry.handlers} - self._caught_up - held
-        return self._looked_for < self._wakes or self._unstored.total() > 0 or bool(waits)
+        begun = self._unstored.total() > 0 or len(self._ahead) > 0
+        return begun or self._looked_for < self._wakes or bool(waits)
 
     def go_singly(self, handler: str) -> None:
         """The handler harmed those it shared a worker with: one run of it at a time, until one succeeds."""

@@ -227,11 +227,13 @@ class PollLoop:
                 began = self._clock.monotonic()
                 taken = await self._ingest.take(records, loose=loose)
             except LedgerBehind as error:
+                self._dispatcher.wake()  # singly, some may have been stored before
                 behind = frozenset(Partition(*place) for place in error.places)
                 records, more = await self._that_follow(subscription, records, behind, stop)
                 await tell_lost(self._database, self._broker, self._group, self._topic, more, self._clock.now())
                 loose |= more
             except ConsumerError as error:
+                self._dispatcher.wake()  # the same; or it was stored, and the answer got lost
                 self._untaken.lasts(error, records=len(records), retry_in_s=wait_s)
                 if stop.is_set():
                     return []

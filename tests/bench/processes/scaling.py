@@ -64,12 +64,12 @@ def _ratios(count: int, together: Sequence[dict[int, Cost]], apart: Sequence[dic
     told = "" if bar else f" (no bar: {cores} cores)"
     ours = [one[count].per_cpu_second for one in together]
     flat = list(zip(ours, (one[count].per_cpu_second for one in apart), strict=True))
-    alone = list(zip(ours, (one[1].per_cpu_second for one in together), strict=True))
+    to_one = list(zip(ours, (one[1].per_cpu_second for one in together), strict=True))
     gain = [(one[count].rate, one[1].rate) for one in together]
     what = f"{count} work processes, orders"
     return [
-        Ratio(f"{what} for a second of CPU", "as many at once that share nothing", flat, FLAT),
-        Ratio(f"{what} for a second of CPU{told}", "one", alone, FLAT if bar else 0.0),
+        Ratio(f"{what} for a second of CPU, to as many", "as many at once that share nothing", flat, FLAT),
+        Ratio(f"{what} for a second of CPU, to one{told}", "one", to_one, FLAT if bar else 0.0),
         Ratio(f"{what} a second{told}", "one", gain, bar),
     ]
 
@@ -113,15 +113,16 @@ async def _cost(folder: Path, url: str, kafka: str, count: int, orders: int) -> 
 
 
 async def _worked_off(url: str, kafka: str, topic: str, pids: Sequence[int], orders: int) -> Cost:
-    database, broker = Database(url), open_broker(kafka)
-    messages = [message(event) for event in webhooks(WARM_UP + orders)]
+    """After each of them did WARM_UP."""
+    database, broker, warm_up = Database(url), open_broker(kafka), WARM_UP * len(pids)
+    messages = [message(event) for event in webhooks(warm_up + orders)]
     await broker.start()
     try:
-        await broker.publish_many(topic, messages[:WARM_UP], 60)
-        await eventually(lambda: _is_done(database, WARM_UP), within_s=WITHIN_S, every_s=0.1)
+        await broker.publish_many(topic, messages[:warm_up], 60)
+        await eventually(lambda: _is_done(database, warm_up), within_s=WITHIN_S, every_s=0.1)
         began_s, cpu_s = time.perf_counter(), sum(map(processor_s, pids))
-        await broker.publish_many(topic, messages[WARM_UP:], 60)
-        await eventually(lambda: _is_done(database, WARM_UP + orders), within_s=WITHIN_S, every_s=0.1)
+        await broker.publish_many(topic, messages[warm_up:], 60)
+        await eventually(lambda: _is_done(database, warm_up + orders), within_s=WITHIN_S, every_s=0.1)
         return Cost(orders, sum(map(processor_s, pids)) - cpu_s, time.perf_counter() - began_s)
     finally:
         await broker.stop()

@@ -294,17 +294,24 @@ async def test_careful_a_look_that_began_before_more_was_added_does_not_say_that
         return frozenset()
 
     async def rested(*_: object) -> None:
+        await asyncio.sleep(0)
         over.set()
+
+    async def waits() -> bool:
+        over.clear()
+        await desk.it.keeps_up(over)
+        return over.is_set()
 
     monkeypatch.setattr(desk.it, "_database", ledger)
     monkeypatch.setattr(queue, "next_due", next_due)
     monkeypatch.setattr(queue, "suspected", suspected)
     monkeypatch.setattr(module, "rest", rested)
     await desk.it._claim()
-    await desk.it.keeps_up(over)
-    assert over.is_set(), "it did not wait for a look"
+    assert await waits(), "for a look that begins now"
     await desk.it._claim()
-    await asyncio.wait_for(desk.it.keeps_up(asyncio.Event()), 1)
+    assert not await waits()
+    desk.it._ahead.put(Claimed(run=result(SLIP).run, event=order_paid(1), at_s=desk.it._clock.monotonic()))
+    assert await waits(), "for what was claimed ahead before it was careful"
 
 
 @pytest.mark.parametrize("why", [None, "paused", "paused-for-it", "open", "failing", "stuck", "lost"])

@@ -257,6 +257,7 @@ async def test_a_batch_is_tried_until_the_ledger_takes_it_at_growing_intervals(b
     assert bench.clock.naps == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
     assert codes == [None, *["ledger_unavailable"] * 6], "once may be a lock"
     assert bench.told() is None
+    assert [call[0] for call in bench.dispatcher.calls] == [*["wake"] * 7, "take"], "some may have been stored"
     assert bench.observer.calls == [("batch", NOTHING, [FIRST], 0.25)]
     assert bench.commits.asked == [{ZERO: 5}]
     assert [line["event"] for line in logs] == ["batch_not_stored", "batch_not_stored_over"]
@@ -295,6 +296,7 @@ async def test_records_that_do_not_follow_are_left_and_those_that_do_are_taken()
     assert bench.loop.asked == [{ZERO}, {ONE}]
     assert bench.takes.asked == [[FIRST, OTHER], [OTHER], [OTHER]]
     assert bench.loose == [frozenset(), frozenset(), {ONE}]
+    assert [call[0] for call in bench.dispatcher.calls] == ["wake", "wake", "take"]
     assert bench.commits.asked == [{ONE: 10}]
 
 
