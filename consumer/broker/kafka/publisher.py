@@ -1,9 +1,9 @@
 """KafkaPublisher: a supervised idempotent producer that publishes in rounds.
 
-A round gathers what arrives until arrivals pause (some turns of the event loop; two milliseconds when many wait),
-then every lane (partition) with something waiting and nothing on its way sends one batch, and the batches share a
-request. So a lone sender never waits for a linger, many at once cost few requests, and a message costs a future, no
-task and no timer.
+A round gathers what arrives until arrivals pause (some turns of the event loop, at most a millisecond), or for two
+where many wait. Then every lane (partition) with something waiting and nothing on its way sends one batch, and the
+batches share a request. So a lone sender never waits for a linger, many at once cost few requests, and a message costs
+a future, no task and no timer.
 
 aiokafka's idempotent producer retries for ever and never fails while a broker is silent (#1101), and after one failed
 batch its sequence numbers have a hole (#1017). Hence: callers have their own time limit, what waits is bounded, and
@@ -45,7 +45,8 @@ from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger(__name__)
 
-ROUND_AT_MOST_S = 0.002
+ROUND_AT_MOST_S = 0.001
+CROWDED_ROUND_S = 0.002
 QUIET_TURNS = 3
 CROWD = 64
 SWEEP_EVERY_S = 0.05
@@ -250,7 +251,7 @@ class KafkaPublisher:
             self._gathering = True
             loop = asyncio.get_running_loop()
             if self._pending >= CROWD:
-                loop.call_later(ROUND_AT_MOST_S, self._end_round)
+                loop.call_later(CROWDED_ROUND_S, self._end_round)
             else:
                 loop.call_soon(self._gather, loop, loop.time() + ROUND_AT_MOST_S, self._arrived, 0)
 
