@@ -95,7 +95,7 @@ def decide(
     if found is not None and endpoint.authenticity is not Authenticity.API:
         application = endpoint.application
         record = signed_headers(application, found, received_at, delivery_id, traceparent, http)
-        return Decision("events", Message(signed_key(application, found), body, record), answer)
+        return Decision("events", Message(key=signed_key(application, found), value=body, headers=record), answer)
     delivery = Delivery(
         application=endpoint.application,
         id=delivery_id,

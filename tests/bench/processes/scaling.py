@@ -1,7 +1,7 @@
 """Several `work` processes on Kafka and PostgreSQL: what an order through an effect handler costs them together, in
-CPU, with 1, 2 and 4 of them. It stays flat when none makes work for another: against as many at the same time that know
-nothing of each other, each with a log and a ledger of its own, since those who share cores cost each other CPU, too.
-How much more they do in a second than one is shown, and has a bar only where each of them, Kafka and PostgreSQL have a
+CPU, with 1, 2 and 4 of them. It stays flat when none makes work for another. Beside it as many at the same time that
+know nothing of each other, each with a log and a ledger of its own: those who share cores cost each other CPU, too. How
+much more they do in a second than one is shown, and has a bar only where each of them, Kafka and PostgreSQL have a
 core."""
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ def measure(folder: Path, postgres: str, kafka: str) -> list[Measured]:
 def _ratios(count: int, together: Sequence[dict[int, Cost]], apart: Sequence[dict[int, Cost]]) -> list[Measured]:
     cores = len(os.sched_getaffinity(0))
     bar = GAIN[count] if cores >= count + SERVERS else 0.0
-    told = "" if bar else f" (no bar: {cores} cores)"
     ours = [one[count].per_cpu_second for one in together]
     flat = list(zip(ours, (one[count].per_cpu_second for one in apart), strict=True))
     to_one = list(zip(ours, (one[1].per_cpu_second for one in together), strict=True))
     gain = [(one[count].rate, one[1].rate) for one in together]
     what = f"{count} work processes, orders"
+    what_a_second = f"{what} a second"
     return [
         Ratio(f"{what} for a second of CPU, to as many", "as many at once that share nothing", flat, FLAT),
-        Ratio(f"{what} for a second of CPU, to one{told}", "one", to_one, FLAT if bar else 0.0),
-        Ratio(f"{what} a second{told}", "one", gain, bar),
+        Ratio(f"{what} for a second of CPU, to one", "one", to_one, FLAT),
+        Ratio(what_a_second if bar else f"{what_a_second} (no bar: {cores} cores)", "one", gain, bar),
     ]
 
 
