@@ -165,21 +165,26 @@ class Context:
         not_before: datetime | None = None,
         *,
         once: str | None = None,
+        is_history: bool | None = None,
     ) -> str:
         """Send a derived event through the outbox, in this transaction. Returns its id.
 
         The id is deterministic: the same (application, type, key, `once`) is the same event, however often it is
         emitted; `once` defaults to the id of the event being handled, and then two with other data are refused: the
         second one would be lost. `key` orders it (`order:…`, `subscription:…`, `customer:…`). `not_before` holds it
-        back until then. What the service or a built-in projection says is no plugin's: a second `fulfilment.requested`
-        would be a second parcel. Raises HandlerMisuse.
+        back until then. `is_history`: whether nobody acts on it, as on what a seed brings (case B30); None: as the
+        event that is being handled. What is decided about the present is False, whichever event tells of it. What the
+        service or a built-in projection says is no plugin's: a second `fulfilment.requested` would be a second parcel.
+        Raises HandlerMisuse.
         """
         self._lent("emit")
         self._refuse(wrong_emission(type, key, data, not_before) or self._not_its_own("emit", type))
         derived, said = derived_id(self.application, type, key, self._event.id if once is None else once), kept(data)
         if once is None and self._unnamed.setdefault(derived, said) != said:
             self._refuse(f"emit of two {type} of one key that would be one event: give each a `once` of its own")
-        self._emissions.append(Emission(id=derived, type=type, key=key, data=said, not_before=not_before))
+        self._emissions.append(
+            Emission(id=derived, type=type, key=key, data=said, not_before=not_before, is_history=is_history)
+        )
         return derived
 
     def withdraw(self, type: str, key: str, *, once: str) -> None:  # noqa: A002 - as `emit`

@@ -26,13 +26,14 @@ _EMITTED = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Emission:
-    """A derived event that a transactional handler asked for."""
+    """A derived event that a transactional handler asked for; `is_history` as in `Context.emit`."""
 
     id: str
     type: str
     key: str
     data: Mapping[str, Any]
     not_before: datetime | None = None
+    is_history: bool | None = None
 
     def is_later(self, now: datetime) -> bool:
         """Whether it is held back."""

@@ -158,8 +158,9 @@ class Play:
                 raise Disturbed
         return tried
 
-    async def _sent_first(self) -> list[tuple[Event, Effects]]:
-        """What was emitted, and is to be handled now: what nobody sent before, and what is no timer."""
+    async def _sent_first(self) -> list[tuple[Event, Effects, bool]]:
+        """What was emitted, and is to be handled now: what nobody sent before, and what is no timer; whether it is
+        history, on which no effect handler acts."""
         emitted, self._emitted = self._emitted, []
         names = {(cause.application, one.id) for cause, one, _ in emitted} - self._sent
         news = names - await trial.derived_before(self._session, names)
@@ -173,7 +174,7 @@ class Play:
             effects.emits.append(Emits(id=one.id, type=one.type, key=one.key, later=is_later))
             if not is_later and self._count < DERIVED_MAX:
                 self._count += 1
-                due.append((self._as_event(cause.application, one), effects))
+                due.append((self._as_event(cause.application, one), effects, bool(one.is_history)))
         return due
 
     def _as_event(self, application: str, one: Emission) -> Event:
@@ -187,12 +188,14 @@ class Play:
             data=one.data,
         )
 
-    async def _follow(self, due: Sequence[tuple[Event, Effects]]) -> None:
+    async def _follow(self, due: Sequence[tuple[Event, Effects, bool]]) -> None:
         """Handle what was derived."""
-        lanes = {_lane(event, handler) for event, _ in due for handler in self._handlers.wanting(event.type)}
+        lanes = {_lane(event, handler) for event, _, _ in due for handler in self._handlers.wanting(event.type)}
         self._lanes.open |= await trial.blocking(self._session, lanes - self._lanes.open.keys())
-        for event, effects in due:
+        for event, effects, is_history in due:
             for handler in self._handlers.wanting(event.type):
+                if is_history and not handler.transactional:
+                    continue
                 effects.calls.append(await self._call(handler, event, effects))
 
     async def _call(self, handler: Handler, event: Event, effects: Effects) -> Call:

@@ -23,8 +23,9 @@ from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import read_requests
 from consumer.ledger.tables import RunStatus
-from consumer.plugin import AuditNote, Context, Handler, ReadRequest
+from consumer.plugin import AuditNote, Context, Emission, Handler, ReadRequest
 from consumer.telemetry.way import onwards
+from consumer.wire import SEED
 from consumer.work.transition import Transition, is_of_several
 
 SEEDED: Final = Transition(status=RunStatus.SKIPPED, blocking=False, attempts=0, code="seeded")
@@ -102,14 +103,15 @@ class UnitOfWork:
         return taken
 
     def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None) -> None:
-        """What a handler that succeeded asked for; what it emitted belongs to the same plan."""
+        """What a handler that succeeded asked for; what it emitted belongs to the same plan, unless it says of itself
+        whether it is history."""
         if ctx.withdrawn:
             gone = {(event.application, one) for one in ctx.withdrawn}
             if not gone.isdisjoint(self.timers):
                 self.emitted = [one for one in self.emitted if one.id not in gone or one.is_due(self.now)]
             self.withdrawn |= gone
         for emission in ctx.emissions:
-            one = Emitted(emission=emission, cause=event, handler=handler.name, plan=plan)
+            one = Emitted(emission=emission, cause=event, handler=handler.name, plan=_plan_of(emission, plan))
             self.emitted.append(one)
             if emission.not_before is not None:
                 self.timers.add(one.id)
@@ -117,6 +119,12 @@ class UnitOfWork:
             asked = [replace(one, traceparent=onwards(event)) for one in ctx.reads]
             self.reads.setdefault(event.application, []).extend(asked)
         self.notes.extend(_noted(note, handler, event, self.now) for note in ctx.notes)
+
+
+def _plan_of(emission: Emission, plan: str | None) -> str | None:
+    if emission.is_history is None:
+        return plan
+    return SEED if emission.is_history else None if plan == SEED else plan
 
 
 def waiting(handler: Handler, incoming: Incoming, seq: int, now: datetime, *, blocked: bool) -> Run:

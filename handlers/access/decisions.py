@@ -83,7 +83,9 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
         # One that has passed while nobody worked waits for what lies beside it in the log, and for the reads asked for.
         not_before = max(due, ctx.now + policy.settle)
         data = {"due": due.isoformat()}
-        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", data, not_before=not_before, once=due.isoformat())
+        ctx.emit(
+            CUSTOMER_DUE, f"customer:{customer}", data, not_before=not_before, once=due.isoformat(), is_history=False
+        )
     return subscriptions
 
 
@@ -113,7 +115,7 @@ async def _going_on(
     next_check = now + max(policy.settle, SOON, waited / 4) if await _is_heard_of(ctx, found, policy, now) else None
     if next_check is None:
         data = {"due": now.isoformat(), "alone": True}
-        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", data, once=f"alone:{cause.event_id}")
+        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", data, once=f"alone:{cause.event_id}", is_history=False)
     return {
         name: Decision(
             allowed=True,
@@ -243,7 +245,8 @@ def _announce(ctx: Context, customer: str, entitlement: str, decision: Decision,
         "before": {"allowed": not decision.allowed},
     }
     once = _once(entitlement, version, cause)
-    ctx.emit(GRANTED if decision.allowed else REVOKED, f"customer:{customer}", data, once=once)
+    # Also where a seed brought what changes it: what was told before is another decision, and nothing else corrects it.
+    ctx.emit(GRANTED if decision.allowed else REVOKED, f"customer:{customer}", data, once=once, is_history=False)
     ctx.note(
         f"customer:{customer}",
         "access.granted" if decision.allowed else "access.revoked",

@@ -144,7 +144,7 @@ async def _queues(ctx: Context, event: Event, subscription_id: str, policy: Poli
         detail = {"session_id": after.session_id, "order_id": after.order_id}
         await open_finding(ctx, FINDINGS, "unresolved_subscriber", subscription_id, at, detail)
         data = {"subscription_id": subscription_id, "price_id": after.price_id, **detail}
-        ctx.emit("access.unresolved", f"subscription:{subscription_id}", data, once="unresolved")
+        ctx.emit("access.unresolved", f"subscription:{subscription_id}", data, once="unresolved", is_history=False)
     elif before.status is not None and before.customer is None and after.customer is not None:
         await close_finding(ctx, FINDINGS, "unresolved_subscriber", subscription_id, at)
     is_over = after.status == ENDED and before.status != ENDED  # final without a read: nothing is left to look after
@@ -217,7 +217,8 @@ def wake(
     off is the same timer whenever it is told again (case G9)."""
     data = {"why": why, "due": due.isoformat(), "wait_s": wait_s, "heard_at": _plain(heard_at)}
     key = f"subscription:{subscription_id}"
-    ctx.emit(SUBSCRIPTION_DUE, key, data, not_before=due, once=f"{why}:{(heard_at or due).isoformat()}")
+    once = f"{why}:{(heard_at or due).isoformat()}"
+    ctx.emit(SUBSCRIPTION_DUE, key, data, not_before=due, once=once, is_history=False)
 
 
 async def wake_unseen(ctx: Context, subscriptions: Mapping[str, Subscription], policy: Policy, at: datetime) -> None:

@@ -34,19 +34,23 @@ _ORPHANS = select(FINDINGS.c.subject).where(
 
 @dataclass(frozen=True)
 class Fact:
-    """What one event says of one order."""
+    """What one event says of one order. `is_history`: a seed told that it is paid, so nobody is to ship it."""
 
     event: Event
     ctx: Context
     order_id: str
     applied_to: Callable[[Order], Order]
+    is_history: bool = False
 
 
 async def apply_all(facts: Sequence[Fact], *, invents: bool = True) -> list[Change]:
     """What became of the order by each of these facts of one application, in their order. Orders that nobody knows are
     invented, or else left alone."""
     if len(facts) < 2:
-        alone = [await apply(one.ctx, one.event, one.order_id, one.applied_to, invents=invents) for one in facts]
+        alone = [
+            await apply(one.ctx, one.event, one.order_id, one.applied_to, invents=invents, is_history=one.is_history)
+            for one in facts
+        ]
         return [change for change in alone if change is not None]
     ctx, order_ids = facts[0].ctx, sorted({fact.order_id for fact in facts})
     known = await (_locked if invents else _lock)(ctx, order_ids)
@@ -55,7 +59,7 @@ async def apply_all(facts: Sequence[Fact], *, invents: bool = True) -> list[Chan
     changes = folded(facts, known, orphans)
     await _write(ctx, known, {fact.order_id: change.after for fact, change in zip(facts, changes, strict=True)})
     for fact, change in zip(facts, changes, strict=True):
-        await follow(fact.ctx, fact.event, fact.order_id, change)
+        await follow(fact.ctx, fact.event, fact.order_id, change, is_history=fact.is_history)
     return changes
 
 

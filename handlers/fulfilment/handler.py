@@ -17,7 +17,14 @@ from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
 from handlers.findings import close_by_hand, close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
-from handlers.fulfilment.lookups import is_paid, order_named, order_of_service_id, session_known
+from handlers.fulfilment.lookups import (
+    PAID_BEFORE,
+    UNIDENTIFIED,
+    is_paid,
+    order_named,
+    order_of_service_id,
+    session_known,
+)
 from handlers.fulfilment.money import (
     claim_payments,
     judge_payments,
@@ -170,19 +177,20 @@ async def order_expired(event: Event, ctx: Context) -> None:
     if change is not None and change.after.paid_at is not None:
         ctx.log.info("stale_event", type=event.type, order_id=order_id)
         ctx.note(f"order:{order_id}", "order.stale_event", {}, {"type": event.type})
-    else:
+    elif not ctx.is_history:
         ctx.request_read("order", order_id, later(event, options.lapse_read_delay_s))
 
 
 @handles("checkout.session.*", transactional=True, name="fulfilment:checkout_session")
 async def checkout_session(event: Event, ctx: Context) -> None:
-    """Says nothing about money: the session is recorded and the order is read (cases F5, F10, F11, F12)."""
+    """Says nothing about money: the session is recorded and the order is read (cases F5, F10, F11, F12). Not a seed's:
+    of that order `order.paid` tells whether it is history, and a read would not (case B30)."""
     _verified(event)
     options: Options = ctx.options
     if marked_as_test(event, options.test_markers):
         return
     order_id, mode = await _session_said(ctx, event) if event.object_id else (event.order_id, None)
-    if "subscription" in (look(event, options.mode), mode):
+    if "subscription" in (look(event, options.mode), mode) or ctx.is_history:
         return
     completed = event.type == "checkout.session.completed"
     at = None if completed else later(event, options.lapse_read_delay_s)
@@ -368,10 +376,16 @@ async def _take_payments(ctx: Context, event: Event, session_id: str) -> None:
 
 
 async def _unidentified(ctx: Context, event: Event) -> None:
-    """Paid, but the event names no order of the merchant: the read will (case F20: never dropped)."""
+    """Paid, but the event names no order of the merchant: the read will (case F20: never dropped). None is asked for
+    history: it is kept, for whatever shows that order later, that nobody is to ship it (case B30)."""
     subject = event.object_id or event.id
+    if ctx.is_history:
+        at, detail = event.received_at, {"event_id": event.id}
+        await open_finding(ctx, FINDINGS, PAID_BEFORE, subject, at, detail)
+        await close_finding(ctx, FINDINGS, PAID_BEFORE, subject, at)
+        return
     ctx.log.warning("paid_order_unidentified", object_id=event.object_id)
-    await open_finding(ctx, FINDINGS, "paid_unidentified", subject, event.received_at, {"event_id": event.id})
+    await open_finding(ctx, FINDINGS, UNIDENTIFIED, subject, event.received_at, {"event_id": event.id})
     ctx.note(f"object:{subject}", "order.paid_unidentified", {}, {"event_id": event.id})  # a read acts on it (F19)
     payment_id = _payment_in(event, ctx)
     if event.object_id is not None and payment_id is not None:

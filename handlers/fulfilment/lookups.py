@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import bindparam, func, select
 
@@ -70,22 +71,35 @@ async def session_known(ctx: Context, session_id: str) -> SessionKnown:
     return SessionKnown() if row is None else SessionKnown(order_id=row[0], is_known=bool(row[1]), mode=row[2])
 
 
-_UNIDENTIFIED = select(FINDINGS.c.subject, FINDINGS.c.detail, FINDINGS.c.opened_at).where(
+UNIDENTIFIED, PAID_BEFORE = "paid_unidentified", "paid_before"
+"""Kinds of findings: an `order.paid` named its order by the service's id alone; a seed's did, which waits for nobody
+and is closed from its beginning (case B30)."""
+_UNIDENTIFIED = select(FINDINGS.c.kind, FINDINGS.c.subject, FINDINGS.c.detail, FINDINGS.c.opened_at).where(
     FINDINGS.c.application == bindparam("b_application"),
-    FINDINGS.c.kind == "paid_unidentified",
+    FINDINGS.c.kind.in_((UNIDENTIFIED, PAID_BEFORE)),
     among_given(FINDINGS.c.subject, "b_service_ids"),
-    FINDINGS.c.closed_at.is_(None),
+    FINDINGS.c.closed_at.is_(None) | (FINDINGS.c.kind == PAID_BEFORE),
 )
 
 
-async def proofs_by_service_id(ctx: Context, service_order_ids: Sequence[str]) -> dict[str, Proof]:
+class Unidentified(NamedTuple):
+    """An `order.paid` that named its order by the service's id alone; `is_history`: a seed brought it."""
+
+    proof: Proof
+    is_history: bool
+
+
+async def proofs_by_service_id(ctx: Context, service_order_ids: Sequence[str]) -> dict[str, Unidentified]:
     """The `order.paid` that named its order by the service's id alone, by that id. A read shows which it is, even one
-    that lags and does not say PAID yet (case F19)."""
+    that lags and does not say PAID yet (case F19). Where there are two, what a seed told counts."""
     if not service_order_ids:
         return {}
     given = {"b_application": ctx.application, "b_service_ids": service_order_ids}
     found = await ctx.session.execute(_UNIDENTIFIED, given)
-    return {
-        row.subject: Proof(event_id=str(row.detail.get("event_id")), type="order.paid", at=row.opened_at, by_event=True)
-        for row in found
-    }
+    proofs: dict[str, Unidentified] = {}
+    for row in found:
+        event_id = str(row.detail.get("event_id"))
+        proof = Proof(event_id=event_id, type="order.paid", at=row.opened_at, by_event=True)
+        if row.kind == PAID_BEFORE or row.subject not in proofs:
+            proofs[row.subject] = Unidentified(proof, is_history=row.kind == PAID_BEFORE)
+    return proofs

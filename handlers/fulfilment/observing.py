@@ -15,10 +15,10 @@ from consumer.plugin import Context, Event, among_given
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
-from handlers.fulfilment.lookups import completed_at, proofs_by_service_id
+from handlers.fulfilment.lookups import UNIDENTIFIED, Unidentified, completed_at, proofs_by_service_id
 from handlers.fulfilment.money import claim_payments, judge_proof, payments_of, waits_for_session
 from handlers.fulfilment.options import Options
-from handlers.fulfilment.order import PAID, Order, Proof, Reading
+from handlers.fulfilment.order import PAID, Matching, Order, Proof, Reading
 from handlers.fulfilment.store import Change, later
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, PAYMENTS
 
@@ -42,7 +42,13 @@ async def observe(batch: Sequence[Seen]) -> None:
         unidentified = await proofs_by_service_id(apart[0].ctx, _service_ids(apart))
         proofs = [unidentified.get(seen.reading.service_order_id or "") for seen in apart]
         facts = [
-            Fact(seen.event, seen.ctx, seen.order_id, partial(_fact, seen, proof))
+            Fact(
+                seen.event,
+                seen.ctx,
+                seen.order_id,
+                partial(_fact, seen, proof),
+                is_history=proof is not None and proof.is_history,
+            )
             for seen, proof in zip(apart, proofs, strict=True)
         ]
         changes = await apply_all(facts)
@@ -76,14 +82,14 @@ def _apart(batch: Sequence[Seen]) -> Iterator[Sequence[Seen]]:
         yield part
 
 
-def _fact(seen: Seen, unidentified: Proof | None, order: Order) -> Order:
-    matching = _options(seen).matching
+def _fact(seen: Seen, unidentified: Unidentified | None, order: Order) -> Order:
+    matching: Matching = "off" if unidentified and unidentified.is_history else _options(seen).matching
     known = rules.observed(order, seen.reading, seen.proof, matching)
-    return known if unidentified is None else rules.paid(known, unidentified, matching)
+    return known if unidentified is None else rules.paid(known, unidentified.proof, matching)
 
 
 async def _follow(
-    seen: Seen, unidentified: Proof | None, change: Change, unclaimed: frozenset[tuple[str, str]]
+    seen: Seen, unidentified: Unidentified | None, change: Change, unclaimed: frozenset[tuple[str, str]]
 ) -> None:
     ctx, event, order_id = seen.ctx, seen.event, seen.order_id
     service_order_id = seen.reading.service_order_id
@@ -91,7 +97,7 @@ async def _follow(
         await close_finding(ctx, FINDINGS, "unreadable_order", order_id, event.received_at)
     if service_order_id:
         if unidentified is not None:
-            await close_finding(ctx, FINDINGS, "paid_unidentified", service_order_id, event.received_at)
+            await close_finding(ctx, FINDINGS, UNIDENTIFIED, service_order_id, event.received_at)
         if (_BY_SERVICE, service_order_id) in unclaimed:
             await _claim_by_service_id(ctx, event, order_id, service_order_id)
     if (_BY_SESSION, order_id) in unclaimed:

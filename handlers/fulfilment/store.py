@@ -51,9 +51,16 @@ class Change(NamedTuple):
 
 
 async def apply(
-    ctx: Context, event: Event, order_id: str, fact: Callable[[Order], Order], *, invents: bool
+    ctx: Context,
+    event: Event,
+    order_id: str,
+    fact: Callable[[Order], Order],
+    *,
+    invents: bool,
+    is_history: bool = False,
 ) -> Change | None:
     """Apply a fact to the order's row and do what follows; None when the order is unknown and must not be invented.
+    `is_history` as of `Fact`.
 
     The usual first fact is the only one: then this is a single INSERT. Everything else locks the row first, so two
     workers with two proofs of one order cannot both be the first (cases F3, F4). An answer is of an order that was
@@ -65,7 +72,7 @@ async def apply(
     if change is not None and event.type not in ANSWERS:
         ctx.session.info[_MET_KNOWN] = not change.is_new
     if change is not None:
-        await follow(ctx, event, order_id, change)
+        await follow(ctx, event, order_id, change, is_history=is_history)
     return change
 
 
@@ -106,7 +113,7 @@ def order_of(values: Sequence[Any]) -> Order:
     return order._replace(hold=Hold(order.hold)) if order.hold else order
 
 
-async def follow(ctx: Context, event: Event, order_id: str, change: Change) -> None:
+async def follow(ctx: Context, event: Event, order_id: str, change: Change, *, is_history: bool = False) -> None:
     """The effects of a change, if it is one: each is tied to a field that is set once, so none can happen twice."""
     before, after = change.before, change.after
     if before == after:
@@ -114,7 +121,8 @@ async def follow(ctx: Context, event: Event, order_id: str, change: Change) -> N
     _note(ctx, order_id, change)
     if change.became("requested_at"):
         await _through_old_session(ctx, event, order_id, after)
-        ctx.emit(REQUESTED, f"order:{order_id}", requested_data(order_id, after, event), once="order")
+        data = requested_data(order_id, after, event)
+        ctx.emit(REQUESTED, f"order:{order_id}", data, once="order", is_history=is_history or None)
     if before.hold != after.hold:
         await _hold_changed(ctx, event, order_id, change)
     elif amounts_differ(after) and not amounts_differ(before):
@@ -167,7 +175,7 @@ async def _hold_changed(ctx: Context, event: Event, order_id: str, change: Chang
         kind = FINDING_OF_HOLD[change.after.hold]
         ctx.log.warning("paid_order_held", order_id=order_id, finding=kind)
         await _finding(ctx, kind, order_id, at, why_held(change.after))
-    if change.after.hold is not None and event.type not in ANSWERS:
+    if change.after.hold is not None and event.type not in ANSWERS and not ctx.is_history:
         ctx.request_read("order", order_id)  # an amount in a payload is a hint: a read may put it right (case U29)
 
 
