@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from sqlalchemy import (
@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.clock import AGREES
 from consumer.columns import Given, among, among_given, unindexed
 from consumer.events import Event, Source
 from consumer.ledger.engine.chunks import grouped
@@ -48,11 +49,21 @@ _OUTBOX: Table = OutboxRow.__table__
 _BEFORE: Table = OutboxRow.__table__.alias("before")  # type: ignore[assignment]  # an alias has the table's columns
 
 WINDOW = 2000
+APART: Final = 2 * AGREES
+"""By so much the clocks of two processes differ at most."""
 _EVER = datetime(1, 1, 1, tzinfo=UTC)
 
 # Asked several times a second, also where nothing happens: built once.
-_IS_DUE = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before <= bindparam("now"))
-_LONGEST_FIRST = select(_OUTBOX.c.not_before).where(*_IS_DUE).order_by(_OUTBOX.c.not_before)
+_WAITS = _OUTBOX.c.published_at.is_(None)
+_IS_DUE = (
+    _WAITS,
+    _OUTBOX.c.not_before <= bindparam("by_any_clock"),
+    # What goes at once is due when it is there: whose clock is behind passes over none of a key.
+    or_(_OUTBOX.c.not_before <= bindparam("now"), _OUTBOX.c.not_before <= _OUTBOX.c.created_at),
+)
+_LONGEST_FIRST = (
+    select(_OUTBOX.c.not_before).where(_WAITS, _OUTBOX.c.not_before <= bindparam("now")).order_by(_OUTBOX.c.not_before)
+)
 _WHOLE = select(_OUTBOX).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
 _LONGEST = select(_OUTBOX.c.seq).where(*_IS_DUE).order_by(_OUTBOX.c.not_before, _OUTBOX.c.seq).limit(bindparam("most"))
 _WINDOW = (
@@ -134,7 +145,7 @@ def _on_way(row: Mapping[str, ColumnElement[Any]]) -> dict[str, ColumnElement[An
             _BEFORE.c.on_way,
             _BEFORE.c.application == row["application"],
             _BEFORE.c.key == row["key"],
-            _BEFORE.c.not_before <= row["by_then"],
+            or_(_BEFORE.c.not_before <= row["by_then"], _BEFORE.c.not_before <= _BEFORE.c.created_at),
         )
         .limit(literal_column("1"))
         .scalar_subquery()
@@ -200,12 +211,16 @@ async def due(
     are due for longest. Not those `held`, by application and key. Rows of `OutboxRow`'s columns."""
     if held:
         return await _but_held(session, now, limit, held)
-    rows = (await session.execute(_WHOLE, {"now": now, "most": limit})).all()
+    rows = (await session.execute(_WHOLE, _by(now) | {"most": limit})).all()
     return sorted(rows, key=_seq) if len(rows) < limit else await _among_many(session, now, limit)
 
 
+def _by(now: datetime) -> dict[str, Any]:
+    return {"now": now, "by_any_clock": now + APART}
+
+
 async def _among_many(session: AsyncSession, now: datetime, limit: int) -> Sequence[Row[Any]]:
-    found = await session.scalars(_LONGEST, {"now": now, "most": max(limit, WINDOW)})
+    found = await session.scalars(_LONGEST, _by(now) | {"most": max(limit, WINDOW)})
     return await _waiting_among(session, sorted(found)[:limit])
 
 
@@ -215,7 +230,7 @@ async def _but_held(
     found, since, after = list[int](), _EVER, 0
     while len(found) < limit:
         window = (
-            await session.execute(_WINDOW, {"now": now, "since": since, "after": after, "most": max(limit, WINDOW)})
+            await session.execute(_WINDOW, _by(now) | {"since": since, "after": after, "most": max(limit, WINDOW)})
         ).all()
         found += [row.seq for row in window if (row.application, row.key) not in held]
         if len(window) < max(limit, WINDOW):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -69,6 +70,17 @@ async def test_nothing_goes_out_before_its_time(database: Database) -> None:
     await put(database, emitted(1, not_before=later(60)), emitted(2))
     assert ids(await due(database, later(59.999999))) == ["drv_2"]
     assert ids(await due(database, later(60))) == ["drv_1", "drv_2"]
+
+
+async def test_whose_clock_is_ahead_is_not_overtaken(database: Database) -> None:
+    """Two workers decide about one customer one after the other; the first one's clock is 1.5 s ahead."""
+    async with database.transaction() as session:
+        await outbox.put(session, [emitted(3), emitted(6, not_before=later(2))], later(1.5))
+    async with database.transaction() as session:
+        at_hand = replace(emitted(9), by_log=False)
+        assert await outbox.put(session, [at_hand], later(0.2)) == [], "one of its key is on its way"
+    assert ids(await due(database, later(0.3))) == ["drv_3", "drv_9"]
+    assert ids(await due(database, later(2))) == ["drv_3", "drv_6", "drv_9"]
 
 
 @pytest.mark.parametrize("limit", [2, 100])
