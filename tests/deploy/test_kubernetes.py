@@ -169,7 +169,7 @@ def test_with_what_a_component_wants_in_settings_env_each_pod_starts(
         ("archives", {"consumer-sync", "consumer-reconcile"}, "CONSUMER_ARCHIVE_DIR"),
         ("kafka-login", {*OF_THE_LOG, "consumer-console"}, "CONSUMER_KAFKA_SASL_PASSWORD_FILE"),
         ("kafka-login", {*OF_THE_LOG, "consumer-console"}, "CONSUMER_KAFKA_CA_FILE"),
-        ("webhook-secrets", OF_THE_LOG, "CONSUMER_WEBHOOK_SECRETS_FILE"),
+        ("webhook-secrets", {"consumer-serve", "consumer-sync"}, "CONSUMER_WEBHOOK_SECRETS_FILE"),
     ],
 )
 def test_a_component_gives_the_file_to_who_needs_it(

@@ -16,6 +16,12 @@ from tests.support.tools import need_program
 
 UNITS = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 PAGE = UNITS.with_suffix(".md").read_text()
+SECRETS = {
+    "app-secret": "svc_sk_live_x",
+    "database-url": "postgresql+asyncpg://u:p@db/c",
+    "api-token": "t" * 32,
+    "users": (UNITS.parent / "kubernetes" / "overlays" / "dev" / "users").read_text(),
+}
 PROGRAM = "/opt/consumer/current/bin/consumer"
 INSTANCES = sorted(path.stem for path in (UNITS / "env").glob("*.env") if path.stem != "consumer")
 
@@ -45,13 +51,14 @@ def test_each_process_has_a_role_a_port_of_its_own_and_valid_settings(name: str,
     assert is_command(words.replace("$ROLE", role).split()[1:])
     ports = [settings_of(other)["CONSUMER_INTERNAL_PORT"] for other in INSTANCES]
     assert ports.count(own["CONSUMER_INTERNAL_PORT"]) == 1
-    for secret, value in {"app-secret": "svc_sk_live_x", "database-url": "postgresql+asyncpg://u:p@db/c"}.items():
+    for secret, value in SECRETS.items():
         (tmp_path / secret).write_text(value)
         (tmp_path / secret).chmod(0o600)
-    shared = {
-        key: value.replace("/etc/consumer/secrets", str(tmp_path)) for key, value in settings_of("consumer").items()
-    }
-    settings = load_settings(shared | own, Role(role))
+    given_to_it = settings_of("consumer") | own
+    settings = load_settings(
+        {key: value.replace("/etc/consumer/secrets", str(tmp_path)) for key, value in given_to_it.items()}, Role(role)
+    )
+    assert role != "console" or (settings.console_users and settings.api_token), "everybody on the machine may act"
     assert float(given("consumer@.service", "TimeoutStopSec")) >= stop_takes_s(settings.linger_s, settings.drain_s)
     assert settings.drain_s >= DEFAULT_HANDLER_S, "a stop would cut off what a handler does within its time"
 
