@@ -21,9 +21,10 @@ from consumer.errors import ConsumerError, NotUnderstood
 from consumer.events import first, locate, parse_json, parse_time
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import database_time
-from consumer.ledger.reading import hints, quarantine
+from consumer.ledger.reading import samples
 from consumer.lists.bookmark import SERVICE_SKEW, ListOrder, order_of
 from consumer.payments import AuthenticationError, BudgetExhausted, EventRecord, PaymentsError, RateLimitError
+from consumer.settings.values import is_loopback
 from consumer.sync.api import ApplicationApi, shown
 from consumer.sync.application import Application
 from consumer.sync.backfill.page import LISTED, is_thin
@@ -172,6 +173,17 @@ def service_clock(api: ApplicationApi) -> Check:
     return Check(name="clock", grade=grade, text=f"{skew.total_seconds():.1f} s from the service's")
 
 
+def who_writes(servers: Sequence[str], protocol: str) -> Check | None:
+    """A Kafka that asks nobody who he is, beyond this machine: what lies in it counts as proved. Pure; None if not."""
+    if protocol != "PLAINTEXT" or all(is_loopback(one.rpartition(":")[0]) for one in servers):
+        return None  # TLS may ask for a certificate, which is not seen from here
+    text = (
+        "whoever reaches it can write what counts as proved: let it ask for a login "
+        "(CONSUMER_KAFKA_SECURITY_PROTOCOL=SASL_SSL), or see that nobody else does"
+    )
+    return Check(name="broker", grade=Grade.WARN, text=text)
+
+
 def without_credentials(application: str, *, waits: bool) -> Check:
     """An application that cannot be read; `waits`: a read is the only proof of its webhooks."""
     lives = "its deliveries wait to be confirmed" if waits else "it lives on signed webhooks; what they lose stays lost"
@@ -199,14 +211,14 @@ async def learn(api: ApplicationApi, database: Database, *, test_event: Grade | 
     """Locators, list order and authenticity as the captured deliveries and the listed events suggest
     (`doctor --learn`). `test_event`: how following one came out, if one was sent: what is learned may be of others."""
     async with database.reading() as session:
-        kept = await quarantine.newest(session, application=api.application, limit=SAMPLES)
-        waiting = await hints.newest(session, api.application, limit=SAMPLES)
-    raws = [*(row.raw for row in kept), *(row.raw for row in waiting)]
-    delivered = [row.headers for row in kept if not row.delivery_id.startswith(LISTED)]
-    headers = [orjson.loads(one) for one in (*delivered, *(row.headers for row in waiting))]
+        kept = await samples.quarantined(session, api.application, SAMPLES)
+        waiting = await samples.waiting(session, api.application, SAMPLES)
+    delivered = [*(one for one in kept if not one.delivery_id.startswith(LISTED)), *waiting]
+    headers = [orjson.loads(one.headers) for one in delivered]
     items = (await api.client.events.list(limit=100)).items
     documents, _ = await _as_walks_read(api, items)
-    found = propose([*_documents(raws), *documents], headers, api.locators)
+    bodies = [one.body for one in (*kept, *waiting)]
+    found = propose([*_documents(bodies), *documents], headers, api.locators)
     order = listed_order([item.raw for item in items], found, api.locators)
     return replace(found, list_order=order, test_event=test_event.value if test_event else None)
 

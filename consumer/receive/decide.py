@@ -36,7 +36,7 @@ _KEPT = re.compile(
     r"|[a-z0-9-]*(webhook|signature|timestamp|event|delivery)[a-z0-9-]*"
 )
 _SIGNING = re.compile(r"webhook-id|.*(signature|timestamp).*")
-_NEVER = re.compile(r"authorization|cookie|token|secret|password|api-?key")
+_NEVER = re.compile(r"auth|cookie|credential|token|secret|pass|(?<!idempotency-)key")
 
 
 @dataclass(frozen=True, kw_only=True)

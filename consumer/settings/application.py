@@ -166,18 +166,22 @@ def sandbox_table(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**filled, **table}
 
 
+def is_of_loopback(base_url: str) -> bool:
+    """Whether this address is a simulator's on this machine: whatever it says is nobody's money."""
+    return is_loopback(re.sub(r"^https?://|(:[0-9]+)?(/.*)?$", "", base_url))
+
+
 def proof_problem(application: ApplicationSettings, host: str) -> str | None:
     """Why this application cannot prove its webhooks as it says, or None."""
     label = "" if application.name == DEFAULT else f" (application {application.name})"
     if application.authenticity is Authenticity.SIGNATURE and not application.webhook_secrets:
         return f"CONSUMER_WEBHOOK_SECRETS: missing; CONSUMER_AUTHENTICITY=signature needs at least one{label}"
-    if application.authenticity is Authenticity.NONE:
-        api_host = re.sub(r"^https?://|(:[0-9]+)?(/.*)?$", "", application.base_url or "http://127.0.0.1")
-        if not is_loopback(host) or not is_loopback(api_host):
-            return (
-                "CONSUMER_AUTHENTICITY: 'none' is for a sandbox only: "
-                f"CONSUMER_HOST and SVC_BASE_URL must be loopback{label}"
-            )
+    at_home = is_loopback(host) and is_of_loopback(application.base_url or "http://127.0.0.1")
+    if application.authenticity is Authenticity.NONE and not at_home:
+        return (
+            "CONSUMER_AUTHENTICITY: 'none' is for a sandbox only: "
+            f"CONSUMER_HOST and SVC_BASE_URL must be loopback{label}"
+        )
     return None
 
 

@@ -13,6 +13,7 @@ from consumer.settings.application import (
     SANDBOX_WEBHOOK_SECRET,
     ApplicationSettings,
     Authenticity,
+    is_of_loopback,
     proof_problem,
 )
 from consumer.settings.fields import Role, Settings
@@ -75,10 +76,11 @@ def _called(application: ApplicationSettings, item: str, name: str) -> str:
 
 
 def _needs_credentials(role: Role, application: ApplicationSettings) -> bool:
-    """Who reads the service needs credentials; who receives needs them for `api`, where a read is the proof."""
+    """Who reads the service needs credentials; who does everything, for `api`, where a read is the proof. `serve` reads
+    nothing: strangers reach it, so the API's key is better not there."""
     if role is Role.SYNC:
         return True
-    return role in RECEIVERS and application.authenticity is Authenticity.API
+    return role in (Role.DEV, Role.DEMO) and application.authenticity is Authenticity.API
 
 
 def _half_given(role: Role, given: Mapping[str, object]) -> bool:
@@ -95,11 +97,16 @@ def _proof_problems(settings: Settings) -> Iterator[str]:
 
 
 def _weak_secret_problems(settings: Settings) -> Iterator[str]:
-    """Beyond loopback anybody may guess: what is short, published, or known to another application's owner proves
-    nothing."""
-    if settings.role not in RECEIVERS or is_loopback(settings.host):
+    """Anybody may guess: what is short, published, or known to another application's owner proves nothing. Only of a
+    simulator does it not matter, on this machine: before a loopback there may be a proxy."""
+    if settings.role not in RECEIVERS:
         return
-    signing = [one for one in settings.applications if one.authenticity is Authenticity.SIGNATURE]
+    at_home = is_loopback(settings.host)
+    signing = [
+        one
+        for one in settings.applications
+        if one.authenticity is Authenticity.SIGNATURE and not (at_home and is_of_loopback(one.base_url or ""))
+    ]
     scheme = settings.signature_scheme
     published = {signing_key(SANDBOX_WEBHOOK_SECRET, one) for one in (scheme, "standard-webhooks")}
     owners: dict[bytes, set[str]] = {}
@@ -111,7 +118,7 @@ def _weak_secret_problems(settings: Settings) -> Iterator[str]:
             if key in published:
                 yield f"CONSUMER_WEBHOOK_SECRETS: holds the sandbox's own secret, which everybody knows{label}"
             elif (size := len(key)) < SECRET_MIN_BYTES:
-                needed = f"{SECRET_MIN_BYTES} are needed where strangers can reach CONSUMER_HOST"
+                needed = f"{SECRET_MIN_BYTES} are needed but for a simulator on this machine"
                 yield f"CONSUMER_WEBHOOK_SECRETS: a secret has {size} byte(s); at least {needed}{label}"
     for names in owners.values():
         if len(names) > 1:
@@ -141,6 +148,14 @@ def _signature_problems(settings: Settings) -> Iterator[str]:
         yield "CONSUMER_SIGNATURE_CONTENT: must hold {body} once, and may hold {timestamp} and {header:NAME}"
     if "timestamp" in names and settings.signature_timestamp is None:
         yield "CONSUMER_SIGNATURE_TIMESTAMP: missing; CONSUMER_SIGNATURE_CONTENT holds {timestamp}"
+    if settings.signature_timestamp is not None and not {
+        "timestamp",
+        f"header:{settings.signature_timestamp.lower()}",
+    } & {name.lower() for name in names}:
+        yield (
+            "CONSUMER_SIGNATURE_TIMESTAMP: is not signed, and proves nothing; "
+            "CONSUMER_SIGNATURE_CONTENT must hold {timestamp}"
+        )
 
 
 def _internal_problems(settings: Settings) -> Iterator[str]:

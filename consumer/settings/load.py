@@ -54,8 +54,8 @@ def load_settings(environ: Mapping[str, str], role: Role) -> Settings:
     """The checked settings for a role. Raises SettingsError that lists all problems, none of them with a value.
 
     `environ`: usually `os.environ`. Roles differ in what they need: `demo` and `sandbox` nothing, `dev` nothing
-    unless `SVC_BASE_URL` is set, `sync` the API credentials, `serve` those only for authenticity `api`; of several
-    applications some may have none.
+    unless `SVC_BASE_URL` is set, `sync` the API credentials, which `serve` has no use for; of several applications
+    some may have none.
     """
     settings, problems = _gathered(environ, role)
     if problems:

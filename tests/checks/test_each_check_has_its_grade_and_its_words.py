@@ -52,6 +52,24 @@ def test_tests_and_production_do_not_mix(base_url: str, topics: str, wanted: Sai
     assert said(doctor.environment(base_url, topics)) == wanted
 
 
+@pytest.mark.parametrize(
+    ("servers", "protocol", "warns"),
+    [
+        (("kafka-1.shop.svc:9092", "kafka-2.shop.svc:9092"), "PLAINTEXT", True),
+        (("127.0.0.1:9092", "kafka:9092"), "PLAINTEXT", True),
+        (("127.0.0.1:9092", "[::1]:9092", "localhost:9092"), "PLAINTEXT", False),
+        (("kafka:9092",), "SASL_SSL", False),
+        (("kafka:9093",), "SSL", False),
+        ((), "PLAINTEXT", False),
+    ],
+)
+def test_a_kafka_that_lets_everybody_write_is_told(servers: tuple[str, ...], protocol: str, *, warns: bool) -> None:
+    # case: S1
+    found = doctor.who_writes(servers, protocol)
+    assert (found is not None) is warns
+    assert found is None or (found.grade, "SASL_SSL" in found.text) == (Grade.WARN, True)
+
+
 def test_a_topic_is_told_with_all_that_is_wrong_and_what_mends_it() -> None:
     # case: O7
     missing = TopicReport(name="t", partitions=None, remedies=("one", "two"))

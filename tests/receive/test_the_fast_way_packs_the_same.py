@@ -115,6 +115,16 @@ def test_kept_headers_are_few_short_and_clean(headers: dict[str, str]) -> None:
     assert all(len(value) <= 512 for value in kept.values())
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["X-Webhook-Key", "X-Webhook-Auth", "X-Event-Signing-Key", "Webhook-Credential", "X-Webhook-Pass", "X-Event-Token"],
+)
+def test_a_secret_by_which_a_sender_is_known_is_not_kept(name: str) -> None:
+    # case: I19
+    others = {"Idempotency-Key": "ik_1", "X-Webhook-Signature": "v1=a"}
+    assert kept_headers({name: "s3cr3t", **others}) == {key.lower(): value for key, value in others.items()}
+
+
 @pytest.mark.parametrize("value", ["x" * 512, "\ufffd" * 170, '"' * 512, "x"])
 def test_what_a_signature_needs_is_kept_before_the_rest(value: str) -> None:
     # case: I22

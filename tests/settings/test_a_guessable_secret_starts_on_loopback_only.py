@@ -1,4 +1,4 @@
-"""A webhook secret that strangers can guess, or know, starts on loopback only."""
+"""A webhook secret that strangers can guess, or know, starts for a simulator on this machine only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_a_weak_secret_is_refused_where_strangers_can_reach_it(given: Mapping[st
     assert problem.startswith("CONSUMER_WEBHOOK_SECRETS: ")
     assert reason in problem
     assert SHORT not in problem
-    load_settings({**OPEN, **given, "CONSUMER_HOST": "127.0.0.1"}, Role.SERVE)
+    assert problems({**OPEN, **given, "CONSUMER_HOST": "127.0.0.1"}, Role.SERVE), "a proxy may stand before it"
+    load_settings({**OPEN, **given, "CONSUMER_HOST": "127.0.0.1", "SVC_BASE_URL": "http://127.0.0.1:4010"}, Role.SERVE)
 
 
 def test_a_strong_secret_starts(tmp_path: object) -> None:

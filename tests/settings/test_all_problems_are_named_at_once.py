@@ -88,7 +88,7 @@ def test_secrets_are_in_no_repr(role: Role) -> None:
         (Role.OPERATE, False),
         (Role.CONSOLE, False),
         (Role.WORK, False),
-        (Role.SERVE, True),
+        (Role.SERVE, False),
         (Role.SYNC, True),
     ],
 )

@@ -10,19 +10,27 @@ from consumer.settings import Authenticity, Role, load_settings
 from tests.settings.reading import CREDENTIALS, SECRET, problems
 
 
-@pytest.mark.parametrize("role", [Role.SYNC, Role.SERVE])
-def test_of_several_applications_one_may_be_without_credentials_but_not_half(role: Role) -> None:
+def test_of_several_applications_one_may_be_without_credentials_but_not_half() -> None:
     # case: S7, S8
     bare = {"CONSUMER_APPLICATIONS": '[{"name": "club"}]'}
-    settings = load_settings(CREDENTIALS | bare, role)
+    settings = load_settings(CREDENTIALS | bare, Role.SYNC)
     assert [one.name for one in settings.applications if one.has_credentials] == ["default"]
     half = {"CONSUMER_APPLICATIONS": '[{"name": "club", "app_id": "svc_app_club"}]'}
-    assert [line.partition(":")[0] for line in problems(CREDENTIALS | half, role)] == [
+    assert [line.partition(":")[0] for line in problems(CREDENTIALS | half, Role.SYNC)] == [
         "CONSUMER_APPLICATIONS.club.base_url",
         "CONSUMER_APPLICATIONS.club.app_secret",
     ]
     none = {"CONSUMER_APPLICATIONS": '[{"name": "club"}, {"name": "shop"}]'}
-    assert len(problems(none, role)) == 6
+    assert len(problems(none, Role.SYNC)) == 6
+
+
+@pytest.mark.parametrize("missing", ["SVC_APP_SECRET", "SVC_APP_ID", "SVC_BASE_URL"])
+def test_who_only_receives_needs_no_key_of_the_api(missing: str) -> None:
+    # case: S1
+    given = {name: value for name, value in CREDENTIALS.items() if name != missing}
+    [application] = load_settings(given, Role.SERVE).applications
+    assert not application.has_credentials
+    assert [line.partition(":")[0] for line in problems(given, Role.SYNC)] == [missing]
 
 
 def test_several_applications_inherit_locators_and_authenticity_but_no_secret(tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def test_other_secrets_may_come_from_files(tmp_path: Path) -> None:
             },
             ["CONSUMER_SIGNATURE_CONTENT: must hold {body} once"],
         ),
+        (
+            {
+                "CONSUMER_SIGNATURE_SCHEME": "hmac",
+                "CONSUMER_SIGNATURE_HEADER": "x-sig",
+                "CONSUMER_SIGNATURE_TIMESTAMP": "x-ts",
+                "CONSUMER_SIGNATURE_CONTENT": "{body}",
+            },
+            ["CONSUMER_SIGNATURE_TIMESTAMP: is not signed"],
+        ),
     ],
 )
 def test_a_layout_of_signatures_is_whole_or_refused(extra: Mapping[str, str], expected: list[str]) -> None:
@@ -113,9 +122,10 @@ def test_a_layout_of_signatures_is_whole_or_refused(extra: Mapping[str, str], ex
 def test_another_layout_of_signatures_takes_plain_secrets() -> None:
     environ = {
         "CONSUMER_AUTHENTICITY": "signature",
-        "CONSUMER_WEBHOOK_SECRETS": "any text-1",
+        "CONSUMER_WEBHOOK_SECRETS": "any text of 18 B-1",
         "CONSUMER_SIGNATURE_SCHEME": "hmac",
         "CONSUMER_SIGNATURE_HEADER": "X-Signature",
-        "CONSUMER_SIGNATURE_CONTENT": "{header:x-id}.{body}",
+        "CONSUMER_SIGNATURE_TIMESTAMP": "X-At",
+        "CONSUMER_SIGNATURE_CONTENT": "{header:x-at}.{header:x-id}.{body}",
     }
     assert load_settings(environ, Role.SERVE).signature_header == "x-signature"

@@ -183,6 +183,7 @@ async def _broker(settings: Settings, clock: Clock) -> list[Check]:
     text = "answers" if there or not own_machine else "no log yet: the first role to start makes it"
     return [
         Check(name="broker", grade=Grade.OK, text=text),
+        *filter(None, [sync_doctor.who_writes(settings.kafka_servers, settings.kafka_security_protocol)]),
         *(sync_doctor.topic(report) for report in reports),
         sync_doctor.broker_clock(reports, clock, own_machine=own_machine),
     ]

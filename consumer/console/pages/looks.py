@@ -8,6 +8,7 @@ import orjson
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.console import cure
 from consumer.console.event_view import attempt_document, event_document, payload_of, read_event, run_document
 from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near
@@ -110,6 +111,7 @@ async def event(request: web.Request) -> web.Response:
         is_cut=len(said) > FOREIGN_MAX_CHARS,
         runs=[run_document(one, runbooks) for one in of_event],
         attempts=[attempt_document(one) for one in attempts],
+        show_raw=cure.command("consumer events show", id_, options=f"--raw {cure.of_application(application)}"),
     )
 
 
