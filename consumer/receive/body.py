@@ -16,6 +16,9 @@ AT_ONCE_BYTES = 64 * 1024
 UNPACKED_AT_ONCE_BYTES = 1024 * 1024
 PIECE_BYTES = 16 * 1024
 MEMBERS_MAX = 64
+GROWTH_FREE_BYTES = 64 * 1024
+GROWTH_MAX = 100
+"""So many times what was sent a larger body may be: JSON packs to a tenth, and a megabyte of zeros to a thousandth."""
 RAW_DEFLATE = -zlib.MAX_WBITS
 BROKEN = (ClientPayloadError, HttpProcessingError, web.RequestPayloadError, ConnectionError)
 _CODINGS = {"": 0, "identity": 0, "gzip": GZIP, "x-gzip": GZIP, "deflate": zlib.MAX_WBITS}
@@ -86,7 +89,8 @@ async def unpacked(request: web.BaseRequest, body: bytes, max_bytes: int) -> byt
 
 
 def decompressed(body: bytes, coding: str, max_bytes: int) -> bytes:
-    """The body with its content coding undone, never more than `max_bytes` of it in memory. Raises Refused."""
+    """The body with its content coding undone, never more than `max_bytes` of it in memory, and what is larger than
+    GROWTH_FREE_BYTES by GROWTH_MAX times at most: a stranger who sends little makes little work. Raises Refused."""
     window = _CODINGS.get(coding.strip().lower())
     if window is None:
         raise Refused(WRONG_ENCODING, "unknown content coding")
@@ -95,7 +99,8 @@ def decompressed(body: bytes, coding: str, max_bytes: int) -> bytes:
     if window == zlib.MAX_WBITS and (body[0] & 0x0F) != 8:
         window = RAW_DEFLATE  # some senders leave out zlib's header
     parts: list[bytes] = []
-    left, at, rest = max_bytes, 0, memoryview(body)
+    left = min(max_bytes, max(GROWTH_FREE_BYTES, GROWTH_MAX * len(body)))
+    at, rest = 0, memoryview(body)
     for _ in range(MEMBERS_MAX):  # gzip may hold several
         part, used = _member(rest[at:], window, left)
         left, at = left - len(part), at + used

@@ -146,9 +146,9 @@ def test_what_packing_saves_is_room_again() -> None:
     assert room.share("club") == 0
 
 
-async def test_compressed_zeros_are_stored_as_few_bytes(rig: Rig) -> None:
+async def test_what_packs_well_is_stored_as_few_bytes(rig: Rig) -> None:
     # case: I12
-    body = orjson.dumps({"id": "evt_1", "pad": "0" * (MIB - 100)})
+    body = orjson.dumps({"id": "evt_1", "pad": "".join(f"{n:x}" + "0" * 100 for n in range(9000))})
     packed = gzip.compress(body)
     assert (await rig.send(packed, path="/webhooks/hints", headers={"Content-Encoding": "gzip"})).status == 200
     [record] = await rig.records("deliveries")

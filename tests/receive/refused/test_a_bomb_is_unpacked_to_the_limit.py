@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer.receive.answers import Refused
-from consumer.receive.body import decompressed
+from consumer.receive.body import GROWTH_FREE_BYTES, GROWTH_MAX, decompressed
 from tests.receive.rig import BODY, Rig, signature
 
 MIB = 1024 * 1024
@@ -43,6 +43,20 @@ def test_a_bomb_never_takes_more_memory_than_a_body_may() -> None:
         tracemalloc.stop()
         assert caught.value.answer.status == 413
         assert peak < 6 * MIB
+
+
+# case: I12, I22
+@pytest.mark.parametrize("copies", [1, 20])
+def test_who_sends_little_makes_little_work(copies: int) -> None:
+    """A thousand bytes may be a megabyte of zeros: to unpack and to parse them takes a hundred times as long as what
+    anybody sends."""
+    zeros = gzip.compress(b"0" * (MIB // copies)) * copies
+    assert GROWTH_MAX * len(zeros) < MIB
+    with pytest.raises(Refused) as caught:
+        decompressed(zeros, "gzip", MIB)
+    assert caught.value.answer.status == 413
+    small = b"0" * GROWTH_FREE_BYTES
+    assert decompressed(gzip.compress(small), "gzip", MIB) == small
 
 
 @pytest.mark.parametrize(
