@@ -131,7 +131,8 @@ class Words(TypeDecorator[str]):
 
 
 class PackedBytes(TypeDecorator[bytes]):
-    """Bytes of a stranger's, packed where that makes them fewer. What was stored before is read as it is."""
+    """Bytes of a stranger's, packed where that makes them fewer. They are read as they are stored, and `unpacked` gives
+    them back: one body of those that were read, when it is wanted, for each may be a megabyte of zeros."""
 
     impl = LargeBinary
     cache_ok = True
@@ -143,14 +144,17 @@ class PackedBytes(TypeDecorator[bytes]):
         packed = PACKED + zlib.compress(value, 6)
         return packed if len(packed) < len(value) or value.startswith(PACKED) else value
 
-    def process_result_value(self, value: bytes | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002 - SQLAlchemy calls it so
-        """What was given."""
-        return None if value is None else unpacked(value)
-
 
 def unpacked(stored: bytes) -> bytes:
     """What was given, from what `PackedBytes` stored."""
     return zlib.decompress(stored[len(PACKED) :]) if stored.startswith(PACKED) else stored
+
+
+def unpacked_within(stored: bytes, most: int) -> bytes | None:
+    """The same; None of what has more bytes than `most`, of which no more than those are unpacked."""
+    if stored.startswith(PACKED):
+        stored = zlib.decompressobj().decompress(stored[len(PACKED) :], most + 1)
+    return stored if len(stored) <= most else None
 
 
 def serial() -> TypeEngine[int]:

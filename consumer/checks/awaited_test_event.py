@@ -13,7 +13,7 @@ from consumer.events import Source, first, parse_json, says_test
 from consumer.ledger import Database
 from consumer.ledger.handling import events as ledger_events
 from consumer.ledger.handling.events import EventFilter
-from consumer.ledger.reading import heard, hints, quarantine
+from consumer.ledger.reading import heard, hints, quarantine, samples
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.page import LISTED
 
@@ -76,13 +76,13 @@ class AwaitedTestEvent:
 
     async def _deliveries(self, session: AsyncSession) -> Iterator[tuple[str, bytes]]:
         """Those received since then that were not looked at before: their place and their body."""
-        kept = await quarantine.newest(session, application=self._application, limit=NEWEST)
-        waiting = await hints.newest(session, self._application, limit=NEWEST)
+        kept = await samples.quarantined(session, self._application, NEWEST)
+        waiting = await samples.waiting(session, self._application, NEWEST)
         since = self._since - HOST_SKEW
         wanted = EventFilter(application=self._application, since=since, limit=NEWEST)
         recorded = (await ledger_events.search(session, wanted)).rows
-        places = [(QUARANTINED, row.delivery_id, row.raw, row.received_at) for row in kept]
-        places += [(WAITS, row.delivery_id, row.raw, row.received_at) for row in waiting]
+        places = [(QUARANTINED, one.delivery_id, one.body, one.received_at) for one in kept]
+        places += [(WAITS, one.delivery_id, one.body, one.received_at) for one in waiting]
         places += [(RECORDED, row.id, row.raw, row.received_at) for row in recorded if row.source == Source.WEBHOOK]
         found = []
         for place, name, raw, received_at in places:

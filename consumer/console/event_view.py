@@ -15,7 +15,8 @@ from consumer.ledger.engine.chunks import grouped
 from consumer.ledger.handling import attempts, events, handlers, runs
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.handling.outcomes import outcomes
-from consumer.ledger.tables import AttemptRow, EventRow, QuarantineRow, RunRow, RunStatus
+from consumer.ledger.reading.quarantine import Kept
+from consumer.ledger.tables import AttemptRow, EventRow, RunRow, RunStatus
 from consumer.reason import reason_of
 from consumer.telemetry.redaction import REDACTED, masked
 
@@ -118,8 +119,8 @@ def event_document(row: EventRow) -> dict[str, Any]:
     }
 
 
-def delivery_document(row: QuarantineRow) -> dict[str, Any]:
-    """What lies in quarantine, and why; without its body."""
+def delivery_document(row: Kept) -> dict[str, Any]:
+    """What lies in quarantine, and why; without its body, of which `bytes` is what is kept, packed where it is."""
     return {
         "id": row.id,
         "application": row.application,
@@ -127,7 +128,7 @@ def delivery_document(row: QuarantineRow) -> dict[str, Any]:
         "event_id": row.event_id,
         "reason": reason_of(row.reason).value,
         "detail": reason_of(row.reason).detail,
-        "bytes": len(row.raw),
+        "bytes": row.size,
         "received_at": row.received_at,
     }
 

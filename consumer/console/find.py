@@ -238,7 +238,8 @@ async def _deliveries(session: AsyncSession, name: str, application: str | None)
     for table, kind in ((HINTS, "delivery that waits to be confirmed"), (QUARANTINE, "delivery in quarantine")):
         same = or_(table.c.event_id == name, table.c.delivery_id == name)
         ours = await _of(session, table, application)
-        rows = await session.execute(select(table).where(same, ours).limit(FOUND_MAX))
+        known = [column for column in table.c if column.name not in ("raw", "headers")]
+        rows = await session.execute(select(*known).where(same, ours).limit(FOUND_MAX))
         for row in rows.mappings():
             about = {"application": row["application"], "id": name, "at": row["received_at"]}
             found.append(Found(**about, kind=kind, detail=_what_next(row)))

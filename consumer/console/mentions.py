@@ -6,15 +6,17 @@ By key for as long as the event is there; by the text of a body among the newest
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, LargeBinary, Row, Table, case, func, literal, select, true, type_coerce
+from sqlalchemy import ColumnElement, Row, Table, case, func, literal, select, true
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, unindexed, unpacked
+from consumer.columns import among, unindexed, unpacked_within
+from consumer.ledger.engine.chunks import portions
 from consumer.ledger.handling.events import to_event
 from consumer.ledger.tables import EventRow, HintRow, QuarantineRow
 from handlers.fulfilment.options import Options
@@ -63,15 +65,17 @@ async def by_body(session: AsyncSession, name: str, application: str | None) -> 
 
 async def by_waiting(session: AsyncSession, name: str, application: str | None) -> Sequence[Row[Any]]:
     """Deliveries that are no events yet and say this name: those that wait to be confirmed, and those in quarantine.
-    Bounded by number and size; each body is unpacked alone, since a stranger's may be a megabyte of zeros."""
+    Bounded by number and size, packed and unpacked: a stranger's may be a megabyte of zeros."""
     found = list[Row[Any]]()
     for table, place in ((HINTS, "waits to be confirmed"), (QUARANTINE, "in quarantine")):
-        body = type_coerce(table.c.raw, LargeBinary).label("stored")
         known = [column for column in table.c if column.name not in ("raw", "headers")]
-        columns = (*known, literal(place).label("place"), body)
+        columns = (*known, literal(place).label("place"), table.c.raw)
         ours = true() if application is None else unindexed(table.c.application) == application
-        short = select(*columns).where(func.length(body) <= BODY_MAX, ours).order_by(*_order(table)).limit(PAGE * PAGES)
-        found += [row for row in await session.execute(short) if says(unpacked(row.stored), name)]
+        short = func.length(table.c.raw) <= BODY_MAX
+        newest = select(*columns).where(short, ours).order_by(*_order(table)).limit(PAGE * PAGES)
+        for some in portions((await session.execute(newest)).all(), PAGE):
+            found += [row for row in some if says(unpacked_within(row.raw, BODY_MAX) or b"", name)]
+            await asyncio.sleep(0)  # who else asks this process is answered in between
     return found
 
 

@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlmodel import Field
 
-from consumer.columns import PackedBytes, Words, serial
+from consumer.columns import PackedBytes, Words, serial, unpacked
 from consumer.ledger.base_tables import LedgerRow, time_column
 
 APPLICATION_CHARS = 64
@@ -317,12 +317,17 @@ class HintRow(LedgerRow, table=True):
     application: str = application_column(primary_key=True)
     event_id: str = Field(sa_column=Column(String(255), primary_key=True))
     delivery_id: str = Field(sa_column=Column(String(100), nullable=False))
-    raw: bytes = Field(sa_column=Column(PackedBytes, nullable=False))
+    stored: bytes = Field(sa_column=Column("raw", PackedBytes, nullable=False))
     headers: str = Field(default="{}", sa_column=Column(Text, nullable=False))
     received_at: datetime = time_column()
     next_at: datetime = time_column()
     attempts: int = Field(default=0, sa_column=Column(Integer, nullable=False))
     traceparent: str | None = Field(default=None, sa_column=Column(String(60)))
+
+    @property
+    def raw(self) -> bytes:
+        """The body as it came: unpacked anew at each call."""
+        return unpacked(self.stored)
 
 
 class SettledHintRow(LedgerRow, table=True):
@@ -356,10 +361,15 @@ class QuarantineRow(LedgerRow, table=True):
     delivery_id: str = words_column(100, nullable=False)
     event_id: str | None = words_column(255)
     reason: str = Field(sa_column=Column(String(60), nullable=False))
-    raw: bytes = Field(sa_column=Column(PackedBytes, nullable=False))
+    stored: bytes = Field(sa_column=Column("raw", PackedBytes, nullable=False))
     headers: str = Field(default="{}", sa_column=Column(Text, nullable=False))
     received_at: datetime = time_column()
     created_at: datetime = time_column()
+
+    @property
+    def raw(self) -> bytes:
+        """The body as it came: unpacked anew at each call."""
+        return unpacked(self.stored)
 
 
 class HandlerRow(LedgerRow, table=True):

@@ -10,7 +10,7 @@ from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
 from consumer.ledger.handling import events, outbox, runs
 from consumer.ledger.handling.outcomes import derived_open, outcomes
-from consumer.ledger.reading import hints, observations, quarantine
+from consumer.ledger.reading import hints, observations, quarantine, samples
 from consumer.ledger.reading.observations import Observed
 from consumer.ledger.tables import RunStatus
 from consumer.payments import Credentials, PaymentsClient
@@ -42,7 +42,8 @@ async def test_hints_by_id_and_by_age(database: Database, broker: EmbeddedBroker
         assert await hints.due_ids(session, "other", NOW, 20) == []
         assert {row.event_id for row in await hints.of_events(session, "default", ["evt_1", "evt_x"])} == {"evt_1"}
         assert await hints.ids_of(session, "default", ["evt_2", "evt_x"]) == ["evt_2"]
-        assert [row.event_id for row in await hints.newest(session, "default", 2)] == ["evt_29", "evt_28"]
+        newest = await samples.waiting(session, "default", 2)
+        assert [(one.delivery_id, one.body) for one in newest] == [("dlv_29", b"{}"), ("dlv_28", b"{}")]
     client = PaymentsClient("http://127.0.0.1:9", Credentials("svc_app_test", ["svc_sk_live_test"]), clock=clock)
     api = ApplicationApi(application="default", client=client)
     app = Application(api=api, database=database, clock=clock)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import orjson
 import pytest
 from sqlalchemy import text
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import PACKED, PackedBytes
+from consumer.columns import PACKED, PackedBytes, unpacked, unpacked_within
+from consumer.console.find import find
+from consumer.console.mentions import by_waiting
 from consumer.events import Delivery
 from consumer.ledger import Database
-from consumer.ledger.reading import hints, quarantine, room
+from consumer.ledger.reading import hints, quarantine, room, samples
 from consumer.ledger.size import size_bytes
 from consumer.reason import Reason
 from consumer.sync.confirm.hints import HintConsumer
@@ -120,9 +126,9 @@ async def test_headers_of_hints_take_up_their_room(world: World, database: Datab
     await world.deliver(*[stuffed(number) for number in range(200)])
     await taken_in(world, max_bytes=100 * KIB)
     async with world.database.reading() as session:
-        rows = await hints.newest(session, "default", 1000)
+        rows = await samples.waiting(session, "default", 1000)
     assert rows
-    assert sum(len(row.raw) + len(row.headers.encode()) for row in rows) <= 100 * KIB
+    assert sum(len(row.body) + len(row.headers.encode()) for row in rows) <= 100 * KIB
 
 
 async def test_more_than_one_step_removes_is_pruned_in_one_round(
@@ -169,14 +175,57 @@ async def test_packed_bytes_come_back_as_they_were(database: Database, raw: byte
     one = delivery(raw, 1, problem=Reason.NOT_JSON)
     async with database.transaction() as session:
         await quarantine.put(session, [(one, Reason.NOT_JSON)], one.received_at)
-        [row] = await quarantine.newest(session)
+        [kept] = await quarantine.newest(session)
+        row = await quarantine.get(session, kept.id)
         stored = (await session.execute(text("SELECT length(raw) FROM quarantine"))).scalar_one()
-    assert row.raw == raw
+    assert row is not None
+    assert (row.raw, kept.size) == (raw, stored)
     assert stored <= len(raw) + len(PACKED) + 20
     assert len(raw) < 50_000 or stored < 1000
 
 
 def test_what_was_stored_unpacked_is_read_as_it_is() -> None:
-    from sqlalchemy.dialects import sqlite
+    assert unpacked(b"{}") == b"{}"
 
-    assert PackedBytes().process_result_value(b"{}", sqlite.dialect()) == b"{}"
+
+@pytest.mark.parametrize("raw", [b"", b"short", b"x" * 1000, PACKED + b"x" * 993, os.urandom(1000)])
+def test_no_more_is_unpacked_than_is_wanted(raw: bytes) -> None:
+    stored = PackedBytes().process_bind_param(raw, sqlite.dialect())
+    assert stored is not None
+    assert unpacked_within(stored, len(raw)) == raw
+    assert len(raw) == 0 or unpacked_within(stored, len(raw) - 1) is None
+
+
+# case: I10, I22, F24
+async def test_whoever_looks_at_what_strangers_sent_has_no_megabytes_of_zeros_in_memory(database: Database) -> None:
+    """Each is a thousand bytes on the wire, in the log and in the ledger."""
+    zeros = orjson.dumps({"id": "evt_x", "pad": "0" * (1024 * KIB)})
+    forged = [delivery(zeros, number, event_id=f"evt_{number}") for number in range(40)]
+    now = forged[0].received_at
+    async with database.transaction() as session:
+        await hints.keep(session, forged, now)
+        await quarantine.put(session, [(one, Reason.FLOODED) for one in forged], now)
+    small = [delivery(b'{"id":"evt_%d"}' % number, 100 + number, event_id=f"evt_{number}") for number in range(40)]
+    async with database.reading() as session:
+        with traced() as peak:
+            assert len(await quarantine.newest(session, limit=1000)) == 40
+            assert len(await hints.of_events(session, "default", [str(one.event_id) for one in forged])) == 40
+            assert len(await hints.differing(session, small)) == 40
+            assert (
+                await samples.waiting(session, "default", 100) == await samples.quarantined(session, "default", 9) == []
+            )
+            assert await by_waiting(session, "evt_x", None) == []
+            assert await find(session, "evt_1") != []
+    assert peak() < 4 * 1024 * KIB
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Tells how many bytes were taken at most."""
+    tracemalloc.start()
+    try:
+        found = list[int]()
+        yield lambda: found[0]
+        found.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()

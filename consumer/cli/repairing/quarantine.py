@@ -11,7 +11,7 @@ import orjson
 import typer
 
 from consumer.app import log_parts
-from consumer.broker import Message, open_broker
+from consumer.broker import Broker, Message, open_broker
 from consumer.cli.bootstrap import ledger, run, settings_for, settings_looking
 from consumer.cli.consent import Reason as Why
 from consumer.cli.consent import Yes, actor, checked_reason, consent
@@ -24,6 +24,7 @@ from consumer.events import Delivery, Locators, identify, parse_json
 from consumer.ledger import audit
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.reading import quarantine
+from consumer.ledger.reading.quarantine import Kept
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, reason_of
 from consumer.settings import Role, Settings
@@ -93,9 +94,8 @@ def show(
 ) -> None:
     """One delivery: where it came from, why it lies there; its body only with --raw."""
     settings = settings_looking()
-    [row] = run(_rows(settings, Wanted(number, None, None, 1)))
-    if raw:
-        run(_shown_raw(settings, row))
+    row = run(_row(settings, number, raw=raw))
+    body = row.raw
     found: dict[str, Any] = {
         "id": row.id,
         "application": row.application,
@@ -105,10 +105,10 @@ def show(
         "detail": reason_of(row.reason).detail,
         "received_at": row.received_at,
         "headers": orjson.loads(row.headers),
-        "bytes": len(row.raw),
+        "bytes": len(body),
     }
     if raw:
-        found["body"] = row.raw[:SHOWN_BYTES].decode("utf-8", "replace")
+        found["body"] = body[:SHOWN_BYTES].decode("utf-8", "replace")
     output = Output(as_json)
     output.document(found)
     output.fields(found)
@@ -179,7 +179,7 @@ def discard(chosen: Wanted, reason: Why, yes: Yes = False, as_json: Json = False
 def _say(
     as_json: bool,
     done: str,
-    rows: Sequence[QuarantineRow],
+    rows: Sequence[Kept],
     *,
     more: bool,
     again: Again,
@@ -204,7 +204,7 @@ def _say_none(as_json: bool, done: str, counted: Mapping[str, int] = NOTHING) ->
     output.line("no delivery in quarantine fits")
 
 
-def _found(settings: Settings, chosen: Wanted) -> tuple[Sequence[QuarantineRow], bool]:
+def _found(settings: Settings, chosen: Wanted) -> tuple[Sequence[Kept], bool]:
     """Those to do it to, and whether there are more than the limit. Raises UsageError, NotFound."""
     found = run(_rows(settings, chosen._replace(limit=chosen.limit + 1)))
     if not found:
@@ -212,7 +212,7 @@ def _found(settings: Settings, chosen: Wanted) -> tuple[Sequence[QuarantineRow],
     return found[: chosen.limit], len(found) > chosen.limit
 
 
-async def _rows(settings: Settings, chosen: Wanted) -> Sequence[QuarantineRow]:
+async def _rows(settings: Settings, chosen: Wanted) -> Sequence[Kept]:
     async with ledger(settings) as database, database.reading() as session:
         rows = await quarantine.newest(
             session, application=chosen.application, reason=chosen.because, number=chosen.number, limit=chosen.limit
@@ -222,50 +222,65 @@ async def _rows(settings: Settings, chosen: Wanted) -> Sequence[QuarantineRow]:
     return rows
 
 
-async def _shown_raw(settings: Settings, row: QuarantineRow) -> None:
-    """Who looked at what somebody sent: under `signature` it is the service, and tells of a payer."""
-    async with ledger(settings) as database, database.transaction() as session:
-        audit.note(
-            session, at=await shared_time(session), application=row.application, actor=actor(),
-            action="delivery.shown_raw", subject=f"delivery:{row.delivery_id}",
-        )  # fmt: skip
+async def _row(settings: Settings, number: int, *, raw: bool) -> QuarantineRow:
+    """The one of this number. Who looks at what somebody sent is noted: under `signature` it is the service, and tells
+    of a payer. Raises NotFound."""
+    async with ledger(settings) as database:
+        async with database.reading() as session:
+            row = await quarantine.get(session, number)
+        if row is None:
+            raise NotFound("nothing like that lies in quarantine")
+        if raw:
+            async with database.transaction() as session:
+                audit.note(
+                    session, at=await shared_time(session), application=row.application, actor=actor(),
+                    action="delivery.shown_raw", subject=f"delivery:{row.delivery_id}",
+                )  # fmt: skip
+        return row
 
 
-async def _publish(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+async def _publish(settings: Settings, chosen: Sequence[Kept]) -> None:
+    """Put them on the log, one body after the other in memory. What went meanwhile is left out."""
     from consumer.app.commands.walking import connect  # every part of `sync`: not for who only looks
 
-    async with ledger(settings) as database, database.reading() as session:
-        now = await shared_time(session)
     broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
     try:
         await connect(broker, settings)
-        for row in rows:
-            # A record that `work` knew no application for was proved before: it goes back to where it came from.
-            kept = record_again(row.raw, orjson.loads(row.headers)) if _is_unknown(row) else None
-            known = settings.application(row.application)
-            locators = known.locators if known is not None else Locators()
-            packed = kept or pack_delivery(_delivery(row, now, locators), locators)
-            message = Message(key=packed.key, value=packed.value, headers=packed.headers)
-            await broker.publish(log_parts.topic(settings, "events" if kept else "deliveries"), message)
+        async with ledger(settings) as database:
+            for one in chosen:
+                async with database.reading() as session:
+                    row, now = await quarantine.get(session, one.id), await shared_time(session)
+                if row is not None:
+                    await _publish_one(broker, settings, row, now)
     finally:
         await broker.stop()
 
 
-def _is_unknown(row: QuarantineRow) -> bool:
+async def _publish_one(broker: Broker, settings: Settings, row: QuarantineRow, now: datetime) -> None:
+    # A record that `work` knew no application for was proved before: it goes back to where it came from.
+    kept = record_again(row.raw, orjson.loads(row.headers)) if _is_unknown(row) else None
+    known = settings.application(row.application)
+    locators = known.locators if known is not None else Locators()
+    packed = kept or pack_delivery(_delivery(row, now, locators), locators)
+    message = Message(key=packed.key, value=packed.value, headers=packed.headers)
+    await broker.publish(log_parts.topic(settings, "events" if kept else "deliveries"), message)
+
+
+def _is_unknown(row: Kept | QuarantineRow) -> bool:
     return reason_of(row.reason) is Reason.UNKNOWN_APPLICATION
 
 
 def _delivery(row: QuarantineRow, now: datetime, locators: Locators) -> Delivery:
     """As it would come in now: today's locators say which event it is about; failing them, those of then."""
-    event_id, problem = row.event_id, None
+    raw, event_id, problem = row.raw, row.event_id, None
     try:
-        event_id = identify(parse_json(row.raw), locators).id
+        event_id = identify(parse_json(raw), locators).id
     except NotUnderstood as error:
         problem = error.reason if event_id is None else None
     return Delivery(
         application=row.application,
         id=row.delivery_id,
-        raw=row.raw,
+        raw=raw,
         received_at=now,
         headers=orjson.loads(row.headers),
         event_id=event_id,
@@ -273,16 +288,16 @@ def _delivery(row: QuarantineRow, now: datetime, locators: Locators) -> Delivery
     )
 
 
-async def _note(settings: Settings, rows: Sequence[QuarantineRow], reason: str) -> None:
+async def _note(settings: Settings, rows: Sequence[Kept], reason: str) -> None:
     async with ledger(settings) as database, database.transaction() as session:
         note(session, rows, action=RETRIED, by=actor(), reason=reason, now=await shared_time(session))
 
 
-async def _taken_out(settings: Settings, rows: Sequence[QuarantineRow]) -> tuple[frozenset[int], Again]:
+async def _taken_out(settings: Settings, rows: Sequence[Kept]) -> tuple[frozenset[int], Again]:
     async with ledger(settings) as database, database.transaction() as session:
         return await take_out(session, rows)
 
 
-async def _thrown_away(settings: Settings, rows: Sequence[QuarantineRow], reason: str) -> tuple[frozenset[int], Again]:
+async def _thrown_away(settings: Settings, rows: Sequence[Kept], reason: str) -> tuple[frozenset[int], Again]:
     async with ledger(settings) as database, database.transaction() as session:
         return await throw_away(session, rows, by=actor(), reason=reason, now=await shared_time(session))

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.ledger import audit
 from consumer.ledger.reading import quarantine
-from consumer.ledger.tables import QuarantineRow
+from consumer.ledger.reading.quarantine import Kept
 from consumer.reason import reason_of
 
 RETRIED: Final = "quarantine.retried"
@@ -20,7 +20,7 @@ Again = Mapping[int, str]
 
 
 async def throw_away(
-    session: AsyncSession, rows: Sequence[QuarantineRow], *, by: str, reason: str, now: datetime
+    session: AsyncSession, rows: Sequence[Kept], *, by: str, reason: str, now: datetime
 ) -> tuple[frozenset[int], Again]:
     """Drop them as they were read, in the caller's transaction; audited. Returns what `take_out` does."""
     gone, again = await take_out(session, rows)
@@ -28,7 +28,7 @@ async def throw_away(
     return gone, again
 
 
-async def take_out(session: AsyncSession, rows: Sequence[QuarantineRow]) -> tuple[frozenset[int], Again]:
+async def take_out(session: AsyncSession, rows: Sequence[Kept]) -> tuple[frozenset[int], Again]:
     """Drop them as they were read, in the caller's transaction; the numbers of those that went, and those that came
     anew meanwhile."""
     gone = await quarantine.drop(session, rows)
@@ -36,9 +36,7 @@ async def take_out(session: AsyncSession, rows: Sequence[QuarantineRow]) -> tupl
     return gone, {row.id: reason_of(row.reason).value for row in left}
 
 
-def note(
-    session: AsyncSession, rows: Sequence[QuarantineRow], *, action: str, by: str, reason: str, now: datetime
-) -> None:
+def note(session: AsyncSession, rows: Sequence[Kept], *, action: str, by: str, reason: str, now: datetime) -> None:
     """Write into the audit trail who decided so about them, and why, in the caller's transaction."""
     for row in rows:
         audit.note(

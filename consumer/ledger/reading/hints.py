@@ -8,10 +8,10 @@ from hashlib import sha256
 from typing import Final
 
 import orjson
-from sqlalchemy import ColumnElement, LargeBinary, Table, bindparam, case, delete, func, select, type_coerce, update
+from sqlalchemy import ColumnElement, Table, bindparam, case, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, insert_into, unpacked
+from consumer.columns import among, insert_into, unpacked_within
 from consumer.events import Delivery
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
@@ -27,6 +27,8 @@ AHEAD: Final = timedelta(minutes=1)
 """Who received a delivery so long after it is kept has a clock that is ahead, and no ledger that would tell it so."""
 LONGEST: Final = timedelta(minutes=10)
 """No hint is put off for so long."""
+OTHER: Final = b""
+"""In place of the digest of a body that is longer than all that it is compared with."""
 
 
 async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datetime) -> None:
@@ -65,14 +67,18 @@ async def held(session: AsyncSession) -> dict[str, tuple[int, int]]:
 async def differing(session: AsyncSession, deliveries: Sequence[Delivery]) -> list[Delivery]:
     """Those whose event was confirmed by another body; or has a hint already, or comes twice here, with another body:
     only the first is asked about. At most a few hundred at once."""
-    # The older bodies as they are stored, unpacked one by one: a stranger's may be a megabyte of zeros each.
-    stored = type_coerce(_HINTS.c.raw, LargeBinary).label("stored")
-    keys = [(one.application, str(one.event_id)) for one in deliveries]
+    longest: dict[EventKey, int] = {}
+    for one in deliveries:
+        key = (one.application, str(one.event_id))
+        longest[key] = max(longest.get(key, 0), len(one.raw))
     first: dict[EventKey, bytes] = {}
-    for these in _these(keys):
-        rows = await session.execute(select(_HINTS.c.application, _HINTS.c.event_id, stored).where(these))
-        first |= {(row.application, row.event_id): _digest(unpacked(row.stored)) for row in rows}
-    for these in _these(keys, _SETTLED):  # after the hints: one that is settled in between is met here
+    for these in _these(longest):
+        rows = await session.execute(select(_HINTS.c.application, _HINTS.c.event_id, _HINTS.c.raw).where(these))
+        for name, event_id, stored in rows:
+            # No further than what it is compared with: a stranger's may be a megabyte of zeros.
+            body = unpacked_within(stored, longest[name, event_id])
+            first[name, event_id] = OTHER if body is None else _digest(body)
+    for these in _these(longest, _SETTLED):  # after the hints: one that is settled in between is met here
         first |= {
             (row.application, row.event_id): row.sha256 for row in await session.execute(select(_SETTLED).where(these))
         }
@@ -144,12 +150,6 @@ async def of_events(session: AsyncSession, application: str, event_ids: Sequence
         return []
     where = (_HINTS.c.application == application) & among(_HINTS.c.event_id, event_ids)
     return (await session.execute(select(HintRow).where(where))).scalars().all()
-
-
-async def newest(session: AsyncSession, application: str, limit: int) -> Sequence[HintRow]:
-    """The hints that came last and still wait, newest first."""
-    statement = select(HintRow).where(_HINTS.c.application == application).order_by(_HINTS.c.received_at.desc())
-    return (await session.execute(statement.limit(limit))).scalars().all()
 
 
 async def ids_of(session: AsyncSession, application: str, event_ids: Sequence[str]) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from sqlalchemy import Table, delete, func, select
@@ -94,6 +94,24 @@ def _values(delivery: Delivery, reason: Reason, now: datetime) -> dict[str, Any]
     }
 
 
+class Kept(NamedTuple):
+    """One that lies here, without its body; `size`: how many bytes that takes, packed where that makes them fewer."""
+
+    id: int
+    application: str
+    delivery_id: str
+    event_id: str | None
+    reason: str
+    headers: str
+    received_at: datetime
+    created_at: datetime
+    size: int
+
+
+_SIZE: Final = func.length(_QUARANTINE.c.raw).label("size")
+_KEPT: Final = tuple(_SIZE if name == "size" else _QUARANTINE.c[name] for name in Kept._fields)
+
+
 async def newest(
     session: AsyncSession,
     *,
@@ -102,9 +120,9 @@ async def newest(
     event_id: str | None = None,
     number: int | None = None,
     limit: int = 100,
-) -> Sequence[QuarantineRow]:
+) -> Sequence[Kept]:
     """The newest quarantined deliveries, newest first; `reason_of` reads the column, whose old rows hold sentences."""
-    statement = select(QuarantineRow).order_by(_QUARANTINE.c.id.desc()).limit(limit)
+    statement = select(*_KEPT).order_by(_QUARANTINE.c.id.desc()).limit(limit)
     if application is not None:
         statement = statement.where(_QUARANTINE.c.application == application)
     if number is not None:
@@ -112,11 +130,16 @@ async def newest(
     if event_id is not None:
         statement = statement.where(_QUARANTINE.c.event_id == event_id)
     if reason is None:
-        return (await session.execute(statement)).scalars().all()
-    found: list[QuarantineRow] = []
+        return [Kept(*row) for row in await session.execute(statement)]
+    found: list[Kept] = []
     for word in stored_as(reason):  # each by the index of reasons, newest first
-        found += (await session.execute(statement.where(_QUARANTINE.c.reason == word))).scalars()
+        found += [Kept(*row) for row in await session.execute(statement.where(_QUARANTINE.c.reason == word))]
     return sorted(found, key=lambda row: -row.id)[:limit]
+
+
+async def get(session: AsyncSession, number: int) -> QuarantineRow | None:
+    """The one of this number, with its body; None when it does not lie here."""
+    return await session.get(QuarantineRow, number)
 
 
 async def other_bodies(
@@ -147,7 +170,7 @@ def as_delivery(row: QuarantineRow) -> Delivery:
     )
 
 
-async def drop(session: AsyncSession, seen: Sequence[QuarantineRow]) -> frozenset[int]:
+async def drop(session: AsyncSession, seen: Sequence[Kept]) -> frozenset[int]:
     """These were taken in again, or thrown away; returns the numbers of those that went. One that was put here anew
     since it was read stays: it is another delivery's arrival, and nobody has decided about that."""
     gone: set[int] = set()

@@ -20,7 +20,8 @@ from consumer.clock import SystemClock
 from consumer.events import Delivery, Locators, Source, Trust, build_event
 from consumer.ledger import Database
 from consumer.ledger.reading import quarantine
-from consumer.ledger.tables import HintRow, QuarantineRow
+from consumer.ledger.reading.quarantine import Kept
+from consumer.ledger.tables import HintRow
 from consumer.reason import Reason
 from consumer.settings import Settings
 from consumer.sync.confirm.hints import HintConsumer
@@ -134,7 +135,7 @@ def test_a_delivery_put_back_before_the_retry_ends_stays(
     asyncio.run(_put_odd(environ, b'{"no":"id"}'))
     publish = cli_quarantine._publish  # `sync` comes between its end and the deletion
 
-    async def and_taken_in(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+    async def and_taken_in(settings: Settings, rows: Sequence[Kept]) -> None:
         await publish(settings, rows)
         await _take_in(environ, tmp_path / "log.db")
 
@@ -156,7 +157,7 @@ def test_a_retry_is_noted_before_anything_is_published(
     asyncio.run(_put(environ, "dlv_1"))
     publish = cli_quarantine._publish
 
-    async def and_is_killed(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+    async def and_is_killed(settings: Settings, rows: Sequence[Kept]) -> None:
         await publish(settings, rows)
         raise KeyboardInterrupt
 
@@ -195,7 +196,7 @@ def test_one_that_somebody_else_took_out_meanwhile_is_told(
 ) -> None:
     asyncio.run(_put(environ, "dlv_1"))
 
-    async def and_thrown_away(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+    async def and_thrown_away(settings: Settings, rows: Sequence[Kept]) -> None:
         database = Database(environ["CONSUMER_DATABASE_URL"])
         async with database.transaction() as session:
             await quarantine.drop(session, rows)
@@ -307,7 +308,7 @@ def test_of_those_that_lost_their_proof_one_that_lies_here_again_is_not_counted(
             await quarantine.put(session, [(one, Reason.UNKNOWN_APPLICATION) for one in deliveries], now)
         await database.stop()
 
-    async def and_one_comes(settings: Settings, rows: Sequence[QuarantineRow]) -> None:
+    async def and_one_comes(settings: Settings, rows: Sequence[Kept]) -> None:
         await publish(settings, rows)
         await put(bare[:1], NOW + timedelta(hours=1))
 

@@ -33,7 +33,8 @@ from consumer.ledger.plans.plans import Decided
 from consumer.ledger.plans.tables import Action
 from consumer.ledger.processes import Pulse
 from consumer.ledger.reading.observations import Observed
-from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, QuarantineRow, ReadRow, RunRow, RunStatus
+from consumer.ledger.reading.quarantine import Kept
+from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, ReadRow, RunRow, RunStatus
 from consumer.plugin import Emission, Event, ReadRequest
 from consumer.reason import Reason
 from handlers.access.policy import Policy
@@ -75,9 +76,10 @@ _CLAIMED = runs.ClaimedRun(
     application="default", event_id="evt_300003", handler=HANDLER, seq=300003, key="order:order-300003", attempts=0,
     plan=None, created_at=AT, due_at=AT,
 )  # fmt: skip
-_QUARANTINED = QuarantineRow(
-    id=1_000_001, application="default", delivery_id="d", reason="not_json", raw=b"", created_at=NOW, received_at=NOW
-)
+_QUARANTINED = Kept(
+    id=1_000_001, application="default", delivery_id="d", event_id=None, reason="not_json", headers="{}",
+    created_at=NOW, received_at=NOW, size=0,
+)  # fmt: skip
 _DEAD = dead.DeadRun(
     application="default", event_id="evt_5", handler=HANDLER, seq=5, key="order:order-5", type="order.paid",
     status="dead", blocking=True, attempts=1, code="x", reason=None, fingerprint=None, code_version="", died_at=AT,
@@ -257,6 +259,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         {"application": None, "event_id": None}, {"application": None, "event_id": "evt_5"},
         {"application": None, "event_id": None, "reason": Reason.NOT_JSON},
     ],
+    "ledger.reading.quarantine.get": [{"number": 5}],
     "ledger.reading.quarantine.count_of": [{"reasons": [Reason.NOT_STORABLE, Reason.NOT_UNDERSTOOD]}],
     "ledger.reading.quarantine.count_since": [{}, {"application": None}],
     "ledger.reading.read_requests.due": [{}, {"application": None}],

@@ -57,7 +57,9 @@ class Shop:
 
     async def kept(self) -> list[bytes]:
         async with self.world.database.reading() as session:
-            return [row.raw for row in await quarantine.newest(session, reason=Reason.OTHER_BODY, limit=10_000)]
+            kept = await quarantine.newest(session, reason=Reason.OTHER_BODY, limit=10_000)
+            rows = [await quarantine.get(session, one.id) for one in kept]
+        return [row.raw for row in rows if row is not None]
 
     async def rows(self) -> tuple[int, int]:
         """Hints that wait, and those that are remembered."""

@@ -138,7 +138,7 @@ async def test_the_first_failure_that_concerns_all_is_the_one_that_is_told(world
     # case: G7
     stage = Failing(world.app, world.settlement(), policy=ConfirmPolicy(concurrency=2))
     at = world.clock.now()
-    rows = [HintRow(application="default", delivery_id="dlv", event_id=f"evt_{number}", raw=b"", received_at=at,
+    rows = [HintRow(application="default", delivery_id="dlv", event_id=f"evt_{number}", stored=b"", received_at=at,
                     next_at=at) for number in range(2)]  # fmt: skip
     verdicts = await stage._ask(rows)
     told = stage._cooldown.error

@@ -101,6 +101,7 @@ MANY: Mapping[str, str] = {
     "ledger.plans.items.underway": "what was derived under one plan",
     "ledger.plans.plans.cancel": "the items of one plan",
     "ledger.reading.hints.": "hints are kept up to a limit",
+    "ledger.reading.samples.": "hints, and what strangers sent, are kept up to a limit",
     "ledger.reading.observations.unseen": "once a reconcile walk: all subscriptions of the application",
     "ledger.reading.observations.count_unseen": "in a dry run of reconcile: all subscriptions of the application",
     "ledger.reading.quarantine.": "what lies there is kept up to a limit",

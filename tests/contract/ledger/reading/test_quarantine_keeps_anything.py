@@ -11,6 +11,7 @@ from sqlalchemy import update
 from consumer.events import Delivery
 from consumer.ledger import Database, health
 from consumer.ledger.reading import quarantine
+from consumer.ledger.reading.quarantine import Kept
 from consumer.ledger.tables import QuarantineRow
 from consumer.reason import Reason, reason_of
 from tests.contract.ledger.facts import NOW, delivery
@@ -21,7 +22,7 @@ async def put(database: Database, *given: tuple[Delivery, Reason]) -> None:
         await quarantine.put(session, given, NOW)
 
 
-async def newest(database: Database, **wanted: object) -> list[QuarantineRow]:
+async def newest(database: Database, **wanted: object) -> list[Kept]:
     async with database.reading() as session:
         return list(await quarantine.newest(session, **wanted))  # type: ignore[arg-type]  # the filters of `newest`
 
@@ -72,8 +73,11 @@ async def test_what_is_kept_may_be_called_anything(database: Database) -> None:
         headers={"x": "a\0b", "ü": "ö" * 10_000},
     )
     await put(database, (odd, Reason.NOT_UNDERSTOOD))
-    kept = (await newest(database))[0]
-    assert kept.raw == odd.raw
+    [kept] = await newest(database)
+    async with database.reading() as session:
+        row = await quarantine.get(session, kept.id)
+    assert row is not None
+    assert row.raw == odd.raw
     names = (kept.application, kept.delivery_id, kept.event_id or "")
     assert [len(name) for name in names] == [64, 100, 255]
     assert "\0" not in "".join(names) + kept.headers
