@@ -19,7 +19,6 @@ from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
 from handlers.fulfilment.lookups import (
     PAID_BEFORE,
-    UNIDENTIFIED,
     is_paid,
     order_named,
     order_of_service_id,
@@ -385,7 +384,7 @@ async def _unidentified(ctx: Context, event: Event) -> None:
         await close_finding(ctx, FINDINGS, PAID_BEFORE, subject, at)
         return
     ctx.log.warning("paid_order_unidentified", object_id=event.object_id)
-    await open_finding(ctx, FINDINGS, UNIDENTIFIED, subject, event.received_at, {"event_id": event.id})
+    await open_finding(ctx, FINDINGS, "paid_unidentified", subject, event.received_at, {"event_id": event.id})
     ctx.note(f"object:{subject}", "order.paid_unidentified", {}, {"event_id": event.id})  # a read acts on it (F19)
     payment_id = _payment_in(event, ctx)
     if event.object_id is not None and payment_id is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import bindparam, func, select
 
@@ -71,12 +71,12 @@ async def session_known(ctx: Context, session_id: str) -> SessionKnown:
     return SessionKnown() if row is None else SessionKnown(order_id=row[0], is_known=bool(row[1]), mode=row[2])
 
 
-UNIDENTIFIED, PAID_BEFORE = "paid_unidentified", "paid_before"
-"""Kinds of findings: an `order.paid` named its order by the service's id alone; a seed's did, which waits for nobody
-and is closed from its beginning (case B30)."""
+PAID_BEFORE: Final = "paid_before"
+"""The kind of a finding that is closed from its beginning: a seed's `order.paid` named its order by the service's id
+alone. `paid_unidentified` is that of another's, which waits for a read."""
 _UNIDENTIFIED = select(FINDINGS.c.kind, FINDINGS.c.subject, FINDINGS.c.detail, FINDINGS.c.opened_at).where(
     FINDINGS.c.application == bindparam("b_application"),
-    FINDINGS.c.kind.in_((UNIDENTIFIED, PAID_BEFORE)),
+    FINDINGS.c.kind.in_(("paid_unidentified", PAID_BEFORE)),
     among_given(FINDINGS.c.subject, "b_service_ids"),
     FINDINGS.c.closed_at.is_(None) | (FINDINGS.c.kind == PAID_BEFORE),
 )

@@ -15,7 +15,7 @@ from consumer.plugin import Context, Event, among_given
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
-from handlers.fulfilment.lookups import UNIDENTIFIED, Unidentified, completed_at, proofs_by_service_id
+from handlers.fulfilment.lookups import Unidentified, completed_at, proofs_by_service_id
 from handlers.fulfilment.money import claim_payments, judge_proof, payments_of, waits_for_session
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import PAID, Matching, Order, Proof, Reading
@@ -97,7 +97,7 @@ async def _follow(
         await close_finding(ctx, FINDINGS, "unreadable_order", order_id, event.received_at)
     if service_order_id:
         if unidentified is not None:
-            await close_finding(ctx, FINDINGS, UNIDENTIFIED, service_order_id, event.received_at)
+            await close_finding(ctx, FINDINGS, "paid_unidentified", service_order_id, event.received_at)
         if (_BY_SERVICE, service_order_id) in unclaimed:
             await _claim_by_service_id(ctx, event, order_id, service_order_id)
     if (_BY_SESSION, order_id) in unclaimed:

@@ -10,7 +10,7 @@ SECRET = "svc_sk_live_very-secret-indeed"
 # case: S11, S9
 def test_three_problems_three_lines_exit_2(desk: Desk) -> None:
     done = desk.call(
-        "serve",
+        "sync",
         CONSUMER_DATABASE_URL="mysql://root:hunter2@db/consumer",
         CONSUMER_DATABSE_URL="sqlite+aiosqlite:///x.db",
         SVC_BASE_URL="https://api.example.com",

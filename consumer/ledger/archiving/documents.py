@@ -18,8 +18,9 @@ TEXT_MAX: Final = 1_000_000
 
 
 def document(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the table as JSON has it: times in UTC, bytes as text where they are one."""
-    return {column.name: _plain(row[column.name]) for column in table.columns}
+    """A row of the table as JSON has it: times in UTC, bytes as text where they are one. A column's name may be
+    SQLAlchemy's own kind of text, which JSON's writer does not take."""
+    return {str(column.name): _plain(row[column.name]) for column in table.columns}
 
 
 def values(table: Table, found: Any) -> dict[str, Any]:

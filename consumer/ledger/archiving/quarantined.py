@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import insert_into
+from consumer.columns import insert_into, unpacked
 from consumer.ledger.archiving.documents import document
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.reading.quarantine import DISCARDED
@@ -22,7 +22,7 @@ async def quarantined(session: AsyncSession, after: int, limit: int) -> tuple[Se
     """The next ones after this number; and after which to ask on, None at the end."""
     wanted = select(_QUARANTINE).where(_QUARANTINE.c.id > after).order_by(_QUARANTINE.c.id).limit(limit)
     page = (await session.execute(wanted)).mappings().all()
-    found = [{"quarantine": document(_QUARANTINE, dict(row))} for row in page]
+    found = [{"quarantine": document(_QUARANTINE, dict(row) | {"raw": unpacked(row["raw"])})} for row in page]
     return found, page[-1]["id"] if len(page) == limit else None
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Table, select
 
+from consumer.columns import unpacked
 from consumer.document import parse
 from consumer.errors import NotUnderstood
 from consumer.events import identify
@@ -90,7 +91,7 @@ class Kept:
         taken |= {row["event_id"] for row in await self.rows(HintRow.__table__)}
         quarantined = [row for row in await self.rows(QuarantineRow.__table__) if row["reason"]]
         kept = {row["delivery_id"] for row in quarantined}
-        bodies = {sha256(row["raw"]).digest() for row in quarantined}
+        bodies = {sha256(unpacked(row["raw"])).digest() for row in quarantined}
         found = []
         for one in told:
             body = written(event := self._service.event(one))

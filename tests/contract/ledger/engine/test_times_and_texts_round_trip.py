@@ -48,6 +48,7 @@ async def test_a_time_comes_back_as_the_same_moment_in_utc(database: Database, a
 
 
 async def test_moments_are_compared_as_moments_whatever_their_zone(database: Database) -> None:
+    before = datetime(2025, 12, 1, tzinfo=UTC)
     emissions = {
         "drv_east": datetime(2026, 1, 2, 1, 0, tzinfo=FAR_EAST),
         "drv_utc": datetime(2026, 1, 1, 11, 0, 0, 1, tzinfo=UTC),
@@ -56,7 +57,7 @@ async def test_moments_are_compared_as_moments_whatever_their_zone(database: Dat
     async with database.transaction() as session:
         for name, at in emissions.items():
             emission = Emission(id=name, type="timer.due", key="order:1", data={}, not_before=at)
-            await outbox.put(session, [Emitted(emission=emission, cause=event(1), handler="shop:project")], NOW)
+            await outbox.put(session, [Emitted(emission=emission, cause=event(1), handler="shop:project")], before)
     async with database.reading() as session:
         due = await outbox.due(session, datetime(2026, 1, 1, 13, 0, tzinfo=timezone(timedelta(hours=2))), 10)
     assert [row.event_id for row in due] == ["drv_east"]
