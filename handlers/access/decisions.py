@@ -59,7 +59,7 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
     subscriptions = await _subscriptions(ctx, customer)
     grants, holds = await _operator_sources(ctx, customer)
     standing = await _standing(ctx, customer)
-    allowed = frozenset(name for name, row in standing.items() if row["allowed"])
+    allowed = {name for name, row in standing.items() if row["allowed"] and not _was_revoked(ctx, customer, row, cause)}
     decisions = decide(subscriptions, grants, holds, policy, now, known=standing, standing=allowed)
     decisions |= await _going_on(ctx, customer, decisions, standing, subscriptions, policy, cause, now)
     unannounced = {id_ for id_, sub in subscriptions.items() if sub.unannounced}

@@ -5,6 +5,7 @@
     ACTIVE, unread so far            yes, provisionally                                    the access model
     PAST_DUE, policy keep            yes                                                   A8
     PAST_DUE, policy grace           until its start plus the grace, whatever fails then   A8 A9 A41 A43
+    charged since then, not read     what stands goes on for a grace from the charge       A10 A34 A41
     PAST_DUE, policy revoke          no                                                    A8
     ENDED                            no; what stands goes on while it settles              A13 A21 A24 A25
     the last one ended, one unread   what stands goes on until it is read, for a while     A27
@@ -100,15 +101,16 @@ def decide(
 
 def by_subscription(id_: str, sub: Subscription, policy: Policy, now: datetime, *, stands: bool) -> Source | None:
     """What one subscription says, or None while nothing is known of it. `stands`: whether what it may grant is allowed
-    so far. An end that settles goes on with that, and grants nothing anew: a grace that was over stays over (A41)."""
+    so far. An end that settles, or a charge that no read shows yet, goes on with that, and grants nothing anew: a grace
+    that was over stays over (A41)."""
     if sub.status == ACTIVE:
         word = "provisional" if sub.provisional else "ending" if sub.will_end else "active"
         return Source(allowed=True, reason=f"{word}:{id_}")
     if sub.status == PAST_DUE:
-        grace = policy.grace(sub.price_id)
-        if grace is None or sub.past_due_since is None:
+        grace, since = policy.grace(sub.price_id), sub.grace_from if stands else sub.past_due_since
+        if grace is None or since is None:
             return Source(allowed=True, reason=f"past_due:{id_}")
-        deadline = sub.past_due_since + grace
+        deadline = since + grace
         if now < deadline:
             return Source(allowed=True, reason=f"grace:{id_}", until=deadline)
         return Source(allowed=False, reason=f"grace_over:{id_}")

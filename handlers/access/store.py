@@ -20,8 +20,9 @@ from handlers.findings import close_finding, open_finding, seen
 SUBSCRIPTION_DUE = "access.subscription_due"
 BATCH, OTHERS_MAX = 500, 20
 _FIELDS = tuple(field.name for field in fields(Subscription))
-_DECIDING = ("customer", "price_id", "product_id", "status", "provisional", "past_due_since", "end_reason",
-             "settle_until", "unannounced", "cancel_at_period_end", "merchant_cancel_requested")  # fmt: skip
+_DECIDING = ("customer", "price_id", "product_id", "status", "provisional", "past_due_since", "grace_from",
+             "end_reason", "settle_until", "unannounced", "cancel_at_period_end",
+             "merchant_cancel_requested")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,13 @@ class Subscription:
         return self.status in (ACTIVE, PAST_DUE)
 
     @property
+    def grace_from(self) -> datetime | None:
+        """From when a grace counts: the start of PAST_DUE, or a later charge, which made that start good (case A10)."""
+        if self.past_due_since is None or self.renewed_at is None:
+            return self.past_due_since
+        return max(self.past_due_since, self.renewed_at)
+
+    @property
     def will_end(self) -> bool:
         """A merchant's cancel stands even if the payer withdraws his own (cases A19, A20)."""
         return self.is_live and (self.cancel_at_period_end or self.merchant_cancel_requested)

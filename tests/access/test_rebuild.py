@@ -33,6 +33,7 @@ from consumer.replay.rebuild import Rebuild
 from consumer.wire import SEED
 from handlers.access import decisions
 from handlers.access import tables as access
+from handlers.access.subscription import Subscription
 from handlers.fulfilment import tables as fulfilment
 from tests.access.history import Service, denials, reconcile, services, webhooks
 from tests.support.handling.live import Live
@@ -225,6 +226,26 @@ async def test_what_ended_by_the_rules_of_before_ends_again_as_it_did(
         assert [row["allowed"] for row in (await contents(live, [access.ENTITLEMENTS]))["access_entitlement"]] == [
             False
         ]
+        await same_after_rebuild(live)
+
+
+async def test_a_grace_that_ended_by_the_rules_of_before_ends_again_as_it_did(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: G9, A41: then a charge that no read showed prolonged nothing
+    mine = {"customer_reference": "cus_1"}
+    async with live_in(database) as live:
+        with monkeypatch.context() as before:
+            before.setattr(Subscription, "grace_from", property(lambda sub: sub.past_due_since))
+            await live.arrive(observed("subscription:S1", 1, {"status": "PAST_DUE", **mine}, at=live.clock.now()))
+            await live.pass_time(13 * 86_400)
+            renewed = said("subscription.renewed", "evt_1", at=live.clock.now(), id="S1", trust=Trust.READ)
+            await live.arrive(renewed)
+            await live.pass_time(2 * 86_400)
+            await live.arrive(observed("subscription:S1", 2, {"status": "ACTIVE", **mine}, at=live.clock.now()))
+        sent = [row["type"] for row in (await contents(live, [LEFT_ALONE[0]]))["outbox"]]
+        changes = [type_ for type_ in sent if type_ in ("access.granted", "access.revoked")]
+        assert changes == ["access.granted", "access.revoked", "access.granted"]
         await same_after_rebuild(live)
 
 

@@ -76,6 +76,24 @@ def test_past_due_is_policy(rule: str, since: Any, allowed: bool) -> None:
     assert decided(sub(PAST_DUE, past_due_since=since), policy=by_price)["default"].allowed is allowed
 
 
+# case: A9, A10, A41
+@pytest.mark.parametrize(
+    ("since", "charged", "stands", "until"),
+    [
+        (NOW - 14 * DAY, NOW - DAY, True, NOW + 13 * DAY),
+        (NOW - 14 * DAY, NOW - DAY, False, None),  # a grace that was over stays over: a read says it better
+        (NOW - 28 * DAY, NOW - 14 * DAY, True, None),
+        (NOW - DAY, NOW - 2 * DAY, True, NOW + 13 * DAY),
+        (NOW - 14 * DAY, NOW - 15 * DAY, True, None),
+        (NOW - 14 * DAY, None, True, None),
+    ],
+)
+def test_what_stands_goes_on_for_a_grace_after_a_charge(since: Any, charged: Any, stands: bool, until: Any) -> None:
+    one = sub(PAST_DUE, past_due_since=since, renewed_at=charged)
+    decision = decided(one, standing=["default"] if stands else [])["default"]
+    assert (decision.allowed, decision.until) == (until is not None, until)
+
+
 def test_grants_of_one_entitlement_are_a_union() -> None:
     # case: A27
     decision = decided(sub(ENDED, end_reason="PAYER_CANCELED"), sub(ACTIVE))["default"]

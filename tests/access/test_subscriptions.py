@@ -178,6 +178,60 @@ async def test_a_recovered_payment_clears_the_grace(shop: Shop) -> None:
     assert shop.effects == ["granted default"]
 
 
+async def test_a_grace_does_not_end_while_a_charge_was_heard_and_no_read_comes(shop: Shop) -> None:
+    # case: A10, A34, A41
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    await shop.pass_time(days=13, hours=23)
+    await shop.feed(replace(shop.event("renewed"), trust=Trust.READ))
+    charged = shop.now
+    assert (await shop.row(ENTITLEMENTS))["until"] == charged + timedelta(days=14)
+    await shop.pass_time(days=13, hours=23)
+    assert shop.effects == ["granted default"], "who was charged goes on, whoever cannot read it"
+    await shop.pass_time(hours=1)
+    assert shop.effects == ["granted default", "revoked default"], "for one more grace, and no longer"
+
+
+async def test_a_charge_that_lies_in_the_log_before_the_end_of_the_grace_is_heard_first(shop: Shop) -> None:
+    # case: A10, A34, A41
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    charged = shop.event("renewed", at=shop.now + timedelta(days=13))
+    shop.now += timedelta(days=14, hours=1)  # nobody worked
+    await shop.feed(charged)
+    await shop.pass_time(days=1)
+    assert shop.effects == ["granted default"]
+
+
+async def test_a_charge_and_then_a_real_failure_end_one_grace_after_that(shop: Shop) -> None:
+    # case: A9, A10, A41
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    charged = replace(shop.event("renewed", at=shop.now + timedelta(days=3)), trust=Trust.READ)
+    await shop.pass_time(days=3)
+    await shop.feed(charged)
+    await shop.pass_time(days=10)
+    await shop.reads("PAST_DUE")
+    for days in (6, 7):
+        await shop.pass_time(days=days)
+        await shop.force(charged)
+        await shop.reads("PAST_DUE")
+    assert shop.effects == ["granted default"]
+    await shop.pass_time(days=1)
+    assert shop.effects == ["granted default", "revoked default"], "the same charge told again prolongs nothing"
+
+
+async def test_a_charge_of_before_the_failure_prolongs_no_grace(shop: Shop) -> None:
+    # case: A9, A41
+    await shop.reads("ACTIVE")
+    await shop.pass_time(days=1)
+    await shop.reads("PAST_DUE")
+    await shop.pass_time(days=13)
+    await shop.feed(replace(shop.event("renewed", at=START), trust=Trust.READ))
+    await shop.pass_time(days=1)
+    assert shop.effects == ["granted default", "revoked default"], "the charge was old news"
+
+
 @pytest.mark.parametrize("order", [["payment_failed", "ended"], ["ended", "payment_failed"], ["ended"]])
 async def test_the_fourth_failure_revokes_once(shop: Shop, order: list[str]) -> None:
     # case: A13
