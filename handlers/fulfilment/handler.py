@@ -299,7 +299,8 @@ async def payment_observed(event: Event, ctx: Context) -> None:
          name="fulfilment:operator")  # fmt: skip
 async def operator(event: Event, ctx: Context) -> None:
     """An operator's word (or, for `unfulfillable`, a merchant's handler's): audited, and never twice (case F37). One
-    that says what held the order when it was looked at leaves alone what is held otherwise by now: it is noted."""
+    that is about another state than the order is in by now leaves it alone, and is noted: what is marked as paid was
+    not paid, and what a word says that held the order does."""
     order_id = own(event).order_id
     if order_id is None:
         raise Reject("an operator's word needs an order")
@@ -315,13 +316,16 @@ async def operator(event: Event, ctx: Context) -> None:
             case _:
                 return rules.unfulfillable(order, event.received_at)
 
+    def is_about(order: Order) -> bool:
+        return order.paid_at is None if event.type == "fulfilment.marked_paid" else rules.is_held_as(order, seen)
+
     def fact(order: Order) -> Order:
-        return meant(order) if rules.is_held_as(order, seen) else order
+        return meant(order) if is_about(order) else order
 
     change = await apply(ctx, event, order_id, fact, invents=event.type == "fulfilment.marked_paid")
     if change is None:
         raise Reject("the order is unknown")
-    if not rules.is_held_as(change.before, seen) and meant(change.before) != change.before:
+    if not is_about(change.before) and meant(change.before) != change.before:
         held = change.before.hold
         ctx.log.warning("order_left_alone", type=event.type, order_id=order_id, seen=seen, hold=held)
         ctx.note(f"order:{order_id}", "order.left_alone", {"hold": seen}, {"type": event.type, "hold": held})

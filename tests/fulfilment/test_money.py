@@ -596,6 +596,48 @@ async def test_an_event_and_then_marked_paid_by_hand_is_one_effect(orders: Proje
     assert len(orders.emitted) == 1
 
 
+OF_9 = said("order.paid", "evt_1", order_id="A1", amount="9")
+NONE_LEFT = own("fulfilment.unfulfillable", "order:A1", {"by": "op", "reason": "sold out"})
+HELD: list[tuple[str, str | None, list[Event]]] = [
+    ("off", "amount_mismatch", [registered(expected_amount="10"), OF_9]),
+    ("on", "unmatched", [OF_9]),
+    ("read", "unconfirmed", [OF_9]),
+    ("auto", "asked", [OF_9]),
+    ("on", None, [OF_9, NONE_LEFT]),
+]
+
+
+@pytest.mark.parametrize(("matching", "hold", "given"), HELD)
+async def test_who_marks_as_paid_what_was_paid_lets_nothing_go(
+    orders_with: Callable[..., Projections], matching: str, hold: str | None, given: list[Event]
+) -> None:
+    # case: F21, F24, F33, F37
+    orders = orders_with(matching=matching)
+    await orders.feed(*given)
+    before = await orders.row(ORDERS)
+    assert before["hold"] == hold
+    with capture_logs() as logs:
+        await orders.feed(own("fulfilment.marked_paid", "order:A1", {"by": "op", "reason": "paid by wire"}))
+    assert [(one["event"], one["type"], one["hold"]) for one in logs] == [
+        ("order_left_alone", "fulfilment.marked_paid", hold)
+    ]
+    assert await orders.row(ORDERS) == before
+    assert (orders.notes[-1].action, orders.of_type("fulfilment.requested")) == ("order.left_alone", [])
+    await orders.feed(own("fulfilment.released", "order:A1", {"by": "op"}))
+    assert len(orders.of_type("fulfilment.requested")) == 1, "there is a word for that"
+
+
+async def test_what_is_marked_as_paid_goes_whatever_is_expected_of_it(
+    orders_with: Callable[..., Projections],
+) -> None:
+    # case: F37, F21
+    orders = orders_with(matching="on")
+    await orders.feed(registered(expected_amount="10"), observed("order:A1", 1, {"status": "PENDING", "amount": "9"}))
+    for order_id in ("A1", "nobody's"):
+        await orders.feed(own("fulfilment.marked_paid", f"order:{order_id}", {"by": "op", "reason": "paid by wire"}))
+    assert [one.key for one in orders.of_type("fulfilment.requested")] == ["order:A1", "order:nobody's"]
+
+
 async def test_paid_without_stock_is_shown_and_stays_paid(orders: Projections) -> None:
     # case: F33
     await orders.feed(said("order.expired", "evt_1", order_id="A1"), said("order.paid", "evt_2", order_id="A1"))

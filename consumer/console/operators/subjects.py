@@ -1,8 +1,8 @@
 """Subjects: whether what a word is about is there, so that a mistyped id is told to who typed it, and not to nobody.
 
 Whether the handler would refuse the word (an order nobody knows) or take it and do nothing (a finding that is not
-open), it is refused before it is said. Words that may come before anything else was heard are not asked: an order
-marked paid by hand, a checkout, a hold or a gift for a customer who has bought nothing yet.
+open), it is refused before it is said. Words that may come before anything else was heard need nothing to be there: an
+order marked paid by hand, a checkout, a hold or a gift for a customer who has bought nothing yet.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
     TermsDiffer for a checkout that is registered with other terms.
     """
     match word:
+        case "fulfilment.marked_paid":
+            await _not_paid(session, subject, application)
         case "fulfilment.released" | "fulfilment.unfulfillable":
             await _order(session, word, subject, data.get("hold"), application)
         case "fulfilment.finding_closed":
@@ -97,6 +99,20 @@ async def _order(session: AsyncSession, word: str, order_id: str, seen: str | No
             await _may_not_be_sent(session, order_id, application)
     if not is_held_as(to_order(order), seen):
         raise UsageError("that does not hold the order by now", seen=seen, hold=order["hold"] or "none")
+
+
+async def _not_paid(session: AsyncSession, order_id: str, application: str) -> None:
+    """Who marks it as paid may not have seen that it is held for its amount, or that its money was given back (cases
+    F21, F33): there is a word that lets such go."""
+    found = await rows_of(session, fulfilment.ORDERS, application, order_id=order_id)
+    if not found or (order := found[0])["paid_at"] is None:
+        return
+    if order["requested_at"] is not None:
+        raise UsageError("the order is paid already, and its fulfilment was requested", at=order["requested_at"])
+    next_ = release(order_id, application, hold=order["hold"])
+    if order["unfulfillable_at"] is not None:
+        raise UsageError("the order is paid already, and counts as unfulfillable", next=next_)
+    raise UsageError("the order is paid already, and held", hold=order["hold"], next=next_)
 
 
 async def _may_not_be_sent(session: AsyncSession, order_id: str, application: str) -> None:

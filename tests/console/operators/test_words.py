@@ -203,6 +203,27 @@ async def test_a_word_that_could_change_nothing_is_refused(sqlite_ledger: Databa
             await speak(sqlite_ledger, word, order_id)
 
 
+async def test_what_was_paid_is_not_marked_as_paid(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: F21, F33, F37
+    await world(projections)
+    for order_id, told, cure in [
+        ("paid", "its fulfilment was requested", "at="),
+        ("held", "and held", "next=consumer say fulfilment.released held --set hold=amount_mismatch --application"),
+    ]:
+        with pytest.raises(UsageError, match=told) as refused:
+            await speak(sqlite_ledger, "fulfilment.marked_paid", order_id)
+        assert cure in refused.value.line()
+        assert len(refused.value.line().splitlines()) == 1
+    await speak(sqlite_ledger, "fulfilment.unfulfillable", "held")
+    await projections.relay()
+    with pytest.raises(UsageError, match="unfulfillable") as refused:
+        await speak(sqlite_ledger, "fulfilment.marked_paid", "held")
+    assert "next=consumer say fulfilment.released held --application default --reason …" in refused.value.line()
+    await speak(sqlite_ledger, "fulfilment.marked_paid", "unpaid")
+    await projections.relay()
+    assert (await projections.row(ORDERS, order_id="unpaid"))["requested_at"] is not None
+
+
 async def test_a_word_about_what_does_not_hold_the_order_is_refused(
     sqlite_ledger: Database, projections: Projections
 ) -> None:
