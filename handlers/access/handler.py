@@ -289,7 +289,8 @@ async def customer_due(event: Event, ctx: Context) -> None:
     at = event.received_at if due is None else max(event.received_at, due)
     kind = Kind.OPERATOR if event.find("/data/released") is True else Kind.TIMER
     waits = event.find("/data/alone") is not True
-    subscriptions = await recompute(ctx, customer, policy, Cause(event_id=event.id, at=at, kind=kind, waits=waits))
+    cause = Cause(event_id=event.id, at=at, kind=kind, waits=waits, due=due)
+    subscriptions = await recompute(ctx, customer, policy, cause)
     if due is None:
         await wake_unseen(ctx, subscriptions, policy, at)
 
