@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from handlers.access.policy import Policy
 from handlers.access.subscription import ENDED, PAYER_CANCELED, Subscription
 
-ANNOUNCED = timedelta(hours=1)  # a read this soon after a verified event was announced by it
+ANNOUNCED = timedelta(hours=1)  # a read this soon after a verified event was announced by it; reads lag less
 
 
 def ended(
@@ -75,6 +75,11 @@ def renewed(sub: Subscription, occurred_at: datetime | None) -> Subscription:
 def is_announced(sub: Subscription, at: datetime) -> bool:
     """Whether a verified event spoke of it not long before."""
     return sub.hinted_at is not None and at - sub.hinted_at < ANNOUNCED
+
+
+def is_old_news(sub: Subscription, said_at: datetime | None) -> bool:
+    """Whether a read said ACTIVE long after this happened: what came of it was shown then."""
+    return said_at is not None and sub.active_at is not None and sub.active_at - said_at >= ANNOUNCED
 
 
 def is_scheduled(sub: Subscription) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from handlers.access.ending import ended, is_announced, is_scheduled, renewed
+from handlers.access.ending import ended, is_announced, is_old_news, is_scheduled, renewed
 from handlers.access.policy import Policy
 from handlers.access.subscription import ACTIVE, CUSTOMER_RANK, ENDED, PAST_DUE, Details, Reading, Subscription
 
@@ -67,9 +67,10 @@ def asks_session(sub: Subscription, before: Subscription | None = None) -> bool:
     return not before.is_live and rank < of_session
 
 
-def hinted(sub: Subscription, at: datetime) -> Subscription:
-    """A verified event spoke of it: what a read shows next was announced."""
-    if sub.status == ENDED:
+def hinted(sub: Subscription, at: datetime, said_at: datetime | None = None) -> Subscription:
+    """A verified event spoke of it: what a read shows next was announced. Not by old news, which a backfill or a replay
+    brings (case B31)."""
+    if sub.status == ENDED or is_old_news(sub, said_at):
         return sub
     return replace(sub, hinted_at=max(at, sub.hinted_at or at), unannounced=False)
 

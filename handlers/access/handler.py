@@ -78,17 +78,17 @@ async def _created(event: Event, ctx: Context, policy: Policy, id_: str) -> None
     change = await apply(ctx, event, id_, policy, partial(_heard, event=event, policy=policy))
     if change.after.status == ENDED:
         return
-    _ask(event, ctx, policy, id_)
+    _ask(event, ctx, policy, id_, change.after)
     if change.after.status is None:
         _unless_read(event, ctx, policy, id_)
 
 
-def _ask(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
+def _ask(event: Event, ctx: Context, policy: Policy, id_: str, sub: Subscription) -> None:
     """Have it read. Who was kept waiting, by the log or by a service that was away, is heard of now: what goes on until
     it is read (case A25), and what counts as announced (case B31), does so from now."""
     ctx.request_read("subscription", id_)
     is_late = ctx.now - event.received_at >= max(policy.settle, policy.resubscribe / 10)
-    if is_late and not (ctx.is_replay or ctx.is_history):
+    if is_late and not (ctx.is_replay or ctx.is_history or ending.is_old_news(sub, event.occurred_at)):
         wake(ctx, id_, "heard", ctx.now, heard_at=event.received_at)
 
 
@@ -140,13 +140,14 @@ async def _hinted(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
 
     change = await apply(ctx, event, id_, policy, fact)
     if change.after.status != ENDED:
-        _ask(event, ctx, policy, id_)
+        _ask(event, ctx, policy, id_, change.after)
     if event.type == "subscription.renewed" and change.after.status in (None, PAST_DUE):
         _unless_read(event, ctx, policy, id_)
 
 
 def _heard(sub: Subscription, *, event: Event, policy: Policy) -> Subscription:
-    return facts.hinted(facts.mentioned(sub, details_of(event, policy), "payload"), event.received_at)
+    known = facts.mentioned(sub, details_of(event, policy), "payload")
+    return facts.hinted(known, event.received_at, event.occurred_at)
 
 
 async def _observed(event: Event, ctx: Context, policy: Policy) -> None:

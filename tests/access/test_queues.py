@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from consumer.errors import ConsumerError
+from consumer.events import Source
 from handlers.access import handler
 from handlers.access.decisions import CUSTOMER_DUE
 from handlers.access.links import link
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SOURCES
 from tests.access.shop import CUSTOMER, Shop
-from tests.support.handling.projections import observed, own, said
+from tests.support.handling.projections import START, observed, own, said
 
 NOBODY: dict[str, Any] = {"customer_reference": None}
 LINKS: list[dict[str, Any]] = [{"checkout_session_id": "s1"}, {"order_id": "O1"}, {"checkout_session": {"id": "s1"}}]
@@ -489,6 +491,47 @@ async def test_events_that_lay_for_hours_announce_what_is_read_now(shop_with: Ca
         await shop.reads("PAST_DUE", sub, customer_reference=f"cus_{sub}")
     assert await shop.findings() == set()
     assert await shop.rows(ENTITLEMENTS, allowed=True) == []
+
+
+@pytest.mark.parametrize("when", ["before the list", "after it", "after it, once it lay in the log"])
+@pytest.mark.parametrize("what", ["created", "renewed"])
+async def test_old_events_announce_nothing_that_a_wrong_list_shows(
+    shop_with: Callable[..., Shop], what: str, when: str
+) -> None:
+    # case: B31
+    shop = shop_with(brake={"minimum": 1, "share": 0})
+    shop.now += timedelta(days=20)
+    subs = await many(shop, 3)
+    long_ago = [shop.event(what, sub, at=START, customer_reference=f"cus_{sub}") for sub in subs]
+    brought = [replace(one, source=Source.BACKFILL, received_at=shop.now + timedelta(days=1)) for one in long_ago]
+    shop.now += timedelta(days=1)
+    if when == "before the list":
+        await shop.feed(*brought)
+    for sub in subs:
+        began = (shop.now - timedelta(days=13, hours=23)).isoformat()
+        await shop.reads("PAST_DUE", sub, customer_reference=f"cus_{sub}", past_due_since=began)
+    shop.now += timedelta(minutes=10 if when == "after it, once it lay in the log" else 0)
+    if when != "before the list":
+        await shop.feed(*brought)
+    await shop.pass_time(hours=1)
+    assert shop.effects.count("revoked default") == 1
+    assert ("brake", "default") in await shop.findings()
+
+
+async def test_an_event_that_a_walk_was_quicker_than_announces_what_it_showed(shop_with: Callable[..., Shop]) -> None:
+    # case: B31, U30
+    shop = shop_with(brake={"minimum": 1, "share": 0}, past_due="grace:1h")
+    subs = await many(shop, 3)
+    failed = [shop.event("past_due", sub, customer_reference=f"cus_{sub}") for sub in subs]
+    await shop.pass_time(minutes=9)
+    for sub in subs:  # a read that lags, by a clock that is ahead of the service's
+        await shop.reads("ACTIVE", sub, customer_reference=f"cus_{sub}")
+    for sub in subs:
+        await shop.reads("PAST_DUE", sub, customer_reference=f"cus_{sub}")
+    await shop.feed(*(replace(one, received_at=shop.now) for one in failed))
+    await shop.pass_time(hours=2)
+    assert shop.effects.count("revoked default") == 3
+    assert await shop.findings() == set()
 
 
 async def test_reads_that_an_event_announced_are_not_braked(shop_with: Callable[..., Shop]) -> None:

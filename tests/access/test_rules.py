@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from handlers.access.ending import ended
-from handlers.access.facts import charge_heard, observed, past_due_heard
+from handlers.access.facts import charge_heard, hinted, observed, past_due_heard
 from handlers.access.policy import Policy, duration
 from handlers.access.rules import Decision, OperatorSource, decide
 from handlers.access.subscription import ACTIVE, ENDED, PAST_DUE, Reading, Subscription
@@ -224,6 +224,23 @@ def test_what_got_worse_by_a_read_alone_is_unannounced_as_long_as_it_is_worse(
 ) -> None:
     reading = Reading(version=9, read_at=NOW, status=after)
     assert observed(Subscription(**before), reading, NOW, Policy()).unannounced is unannounced
+
+
+# case: B31
+@pytest.mark.parametrize(
+    ("said_at", "active_at", "is_news"),
+    [
+        (NOW - timedelta(minutes=59), NOW, True),  # reads lag, and clocks differ, by less than an hour
+        (NOW - timedelta(hours=1), NOW, False),
+        (NOW + DAY, NOW, True),
+        (NOW - DAY, None, True),
+        (None, NOW, True),
+    ],
+)
+def test_what_a_read_has_long_shown_announces_nothing(said_at: Any, active_at: Any, is_news: bool) -> None:
+    one = sub(PAST_DUE, active_at=active_at, unannounced=True)
+    after = hinted(one, NOW, said_at)
+    assert (after.hinted_at, after.unannounced) == ((NOW, False) if is_news else (None, True))
 
 
 # case: B31
