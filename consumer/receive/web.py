@@ -21,7 +21,7 @@ from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
 
 from consumer.broker.base import Broker, Message
-from consumer.clock import Clock
+from consumer.clock import Clock, is_set_within
 from consumer.errors import BadSignature, BrokerError, RecordTooLarge
 from consumer.reason import Reason
 from consumer.receive import answers
@@ -138,10 +138,7 @@ class Receiver:
         self._closing = self._stopped = True
         if self._in_flight == 0:
             self._idle.set()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
+        if not await is_set_within(self._idle, timeout_s):
             log.warning("receive_stop_timeout", in_flight=self._in_flight)
         return self._in_flight
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -17,7 +17,7 @@ from consumer.broker.kafka.consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, List
 from consumer.broker.kafka.header_names import is_unreadable_name
 from consumer.broker.kafka.progress import Progress, stored_at
 from consumer.broker.membership import Membership
-from consumer.clock import Clock
+from consumer.clock import Clock, is_set_within
 from consumer.errors import BrokerError, BrokerUnavailable, again
 from consumer.telemetry.logs import Condition
 
@@ -123,7 +123,8 @@ class KafkaSubscription:
             left_s = deadline - loop.time()
             waits = self._broken is not None or (not self._reading and _holds_records(self._pulling))
             if consumer is None or waits:
-                if not await self._changed(left_s):
+                self._change.clear()
+                if not await is_set_within(self._change, left_s):
                     if self._refused is not None:  # who asks must know that this is no want of records
                         raise again(self._refused)
                     return ()
@@ -174,16 +175,6 @@ class KafkaSubscription:
         if records:
             self._moved_at = asyncio.get_running_loop().time()
         return records
-
-    async def _changed(self, timeout_s: float) -> bool:
-        """Wait for a change of consumer or assignment; False when none came."""
-        self._change.clear()
-        try:
-            async with asyncio.timeout(max(0.0, timeout_s)):
-                await self._change.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def commit(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
         """See the Protocol. An offset never goes back: a lower one than stored counts as stored."""
@@ -350,9 +341,7 @@ class KafkaSubscription:
         blind = Condition("member_not_watched", group=self._group)
         replaced = Condition("member_replaced", group=self._group, quiet_s=REPLACED_QUIET_S)
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(WATCH_EVERY_S):
-                    await self._alarm.wait()
+            await is_set_within(self._alarm, WATCH_EVERY_S)
             self._alarm.clear()
             replaced.lapse()
             try:

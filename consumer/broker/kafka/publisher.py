@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -40,6 +39,7 @@ from consumer.broker.kafka.lanes import (
 )
 from consumer.broker.kafka.topics import MAX_BATCH_BYTES
 from consumer.causes import of_kafka
+from consumer.clock import is_set_within
 from consumer.errors import TOO_LARGE, BrokerError, BrokerUnavailable, RecordRefused, RecordTooLarge
 from consumer.telemetry.logs import Condition
 
@@ -120,9 +120,7 @@ class KafkaPublisher:
         deadline = loop.time() + timeout_s
         if self._busy:  # not `_dirty` and `_flights`: between a round's end and its flight a lane is in neither
             self._empty.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, timeout_s - END_WITHIN_S)):
-                    await self._empty.wait()
+            await is_set_within(self._empty, timeout_s - END_WITHIN_S)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

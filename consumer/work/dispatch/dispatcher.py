@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from consumer.clock import Clock, Pace, rest
+from consumer.clock import Clock, Pace, is_set_within, rest
 from consumer.errors import LedgerError, code_of
 from consumer.events import Event
 from consumer.ledger import Database
@@ -211,11 +211,7 @@ class Dispatcher:
         """Until woken, until the next run is due, or a short while: other processes leave work too."""
         most_s = self._pace.wait_s
         soonest_s = min(((at - self._clock.now()).total_seconds() for at in self._upcoming), default=most_s)
-        try:
-            async with asyncio.timeout(max(0.01, min(soonest_s, most_s))):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await is_set_within(self._wake, max(0.01, min(soonest_s, most_s)))
 
     # --- claim -------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker.base import Broker, Message
-from consumer.clock import Clock, until_tick
+from consumer.clock import Clock, is_set_within, until_tick
 from consumer.errors import TOO_LARGE, BrokerError, LedgerError, RecordRefused, RecordTooLarge
 from consumer.ledger import Database
 from consumer.ledger.handling import dead
@@ -142,13 +142,8 @@ class DeadLetters:
                     _log.error("dead_letter_too_large", handler=letter.row.handler)
 
     async def _wait(self, seconds: float, stop: asyncio.Event) -> None:
-        if stop.is_set():
-            return
-        try:
-            async with asyncio.timeout(until_tick(self._clock, seconds)):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        if not stop.is_set():
+            await is_set_within(self._wake, until_tick(self._clock, seconds))
 
 
 def message(letter: Letter, *, with_attempts: bool = True) -> Message:

@@ -18,7 +18,7 @@ import structlog
 from sqlalchemy import Row
 
 from consumer.broker.base import Broker, Message
-from consumer.clock import Clock, Pace
+from consumer.clock import Clock, Pace, is_set_within
 from consumer.errors import TOO_LARGE, BrokerError, LedgerError
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
@@ -165,11 +165,7 @@ class Relay:
 
     async def _wait(self) -> None:
         """Until woken, or a short while: other processes emit, too."""
-        try:
-            async with asyncio.timeout(self._pace.wait_s if self.leads else FOLLOWS_S):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+        await is_set_within(self._wake, self._pace.wait_s if self.leads else FOLLOWS_S)
 
     async def _step_down(self) -> None:
         try:
