@@ -41,6 +41,14 @@ _LIVE_WORDS: Final = tuple(f"{place}/livemode" for place in _PLACES)
 Paths = tuple[tuple[str, ...], ...]
 
 
+class Authenticity(StrEnum):
+    """How a webhook of an application is proved: by a later read, by its signature, or (loopback only) not at all."""
+
+    API = "api"
+    SIGNATURE = "signature"
+    NONE = "none"
+
+
 class Trust(StrEnum):
     """How we know. Handlers never see `claimed`."""
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from consumer.broker import KafkaSecurity, TopicConfig
-from consumer.settings import Authenticity, Role, Settings
+from consumer.events import Authenticity
+from consumer.settings import Role, Settings
 
 LOG_RETENTION_S = 7 * 86400.0
 DELIVERIES_RETENTION_S = 86400.0  # anybody may fill it, and what waits to be confirmed is in the ledger

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from consumer.receive.authenticity import Authenticity, HmacLayout, Signature, StandardWebhooks
+from consumer.events import Authenticity
+from consumer.receive.authenticity import HmacLayout, Signature, StandardWebhooks
 from consumer.receive.decide import Endpoint
 from consumer.receive.web import Limits as ReceiveLimits
 from consumer.settings import ApplicationSettings, Settings
@@ -10,12 +11,12 @@ from consumer.settings import ApplicationSettings, Settings
 
 def endpoint(application: ApplicationSettings, settings: Settings) -> Endpoint:
     """The webhook address of an application."""
-    authenticity = Authenticity(application.authenticity.value)
+    is_signed = application.authenticity is Authenticity.SIGNATURE
     return Endpoint(
         application=application.name,
-        authenticity=authenticity,
+        authenticity=application.authenticity,
         locators=application.locators,
-        signature=_signature(application, settings) if authenticity is Authenticity.SIGNATURE else None,
+        signature=_signature(application, settings) if is_signed else None,
     )
 
 

@@ -15,7 +15,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Literal, Protocol
 
 from consumer.errors import BadSignature
@@ -44,14 +43,6 @@ class Key:
         outer.update(inner.digest())
         digest: bytes = outer.digest()
         return digest
-
-
-class Authenticity(StrEnum):
-    """How a webhook of an application is proved: by a later read, by its signature, or (loopback only) not at all."""
-
-    API = "api"
-    SIGNATURE = "signature"
-    NONE = "none"
 
 
 class Signature(Protocol):

@@ -14,10 +14,10 @@ from aiohttp import hdrs
 
 from consumer.broker.base import Message
 from consumer.errors import NotUnderstood
-from consumer.events import Delivery, Locators, identify, parse_json
+from consumer.events import Authenticity, Delivery, Locators, identify, parse_json
 from consumer.reason import Reason
 from consumer.receive.answers import ACCEPTED, NOT_UNDERSTOOD, WRONG_TYPE, Answer
-from consumer.receive.authenticity import Authenticity, Signature
+from consumer.receive.authenticity import Signature
 from consumer.wire import lay_out_delivery, signed_headers, signed_key
 
 HEADER_MAX_CHARS = 512

@@ -1,12 +1,11 @@
 """Settings: all configuration, validated once, from the environment and one TOML file. Read only by app.py and cli/."""
 
-from consumer.settings.application import ApplicationSettings, Authenticity
+from consumer.settings.application import ApplicationSettings
 from consumer.settings.fields import Role, Settings
 from consumer.settings.load import load_settings, settings_to_look
 
 __all__ = [
     "ApplicationSettings",
-    "Authenticity",
     "Role",
     "Settings",
     "load_settings",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from consumer.events import Locators
+from consumer.events import Authenticity, Locators
 from consumer.settings.values import (
     ApiUrl,
     Listed,
@@ -36,14 +35,6 @@ SANDBOX_WEBHOOK_SECRET = "whsec_c2FuZGJveC13ZWJob29rLXNlY3JldC0zMi1ieXRlcyE="  #
 
 _NAME = re.compile(r"[a-z0-9_-]{1,64}\Z")
 _CREDENTIAL = re.compile(r"[\x21-\x2b\x2d-\x39\x3b-\x7e]+\Z")
-
-
-class Authenticity(StrEnum):
-    """How a webhook of the application is proved."""
-
-    API = "api"
-    SIGNATURE = "signature"
-    NONE = "none"
 
 
 @dataclass(frozen=True, kw_only=True)

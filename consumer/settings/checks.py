@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from consumer.events import Authenticity
 from consumer.settings.application import (
     DEFAULT,
     SANDBOX_WEBHOOK_SECRET,
     ApplicationSettings,
-    Authenticity,
     is_of_loopback,
     proof_problem,
 )

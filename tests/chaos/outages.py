@@ -19,8 +19,8 @@ from pathlib import Path
 
 from sqlalchemy import text
 
+from consumer.events import Authenticity
 from consumer.sandbox import DEFAULT_WEBHOOK_SECRET
-from consumer.settings import Authenticity
 from consumer.sync.confirm.policy import MAX_HINTS
 from tests.chaos.campaign import Outcome
 from tests.chaos.hour import Hour, Passed, live_through

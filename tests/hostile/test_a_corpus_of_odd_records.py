@@ -12,11 +12,10 @@ import pytest
 from aiohttp import web
 
 from consumer.broker import EmbeddedBroker, TopicConfig
-from consumer.events import Event, Source, Trust, build_event
+from consumer.events import Authenticity, Event, Source, Trust, build_event
 from consumer.ledger import Database
 from consumer.ledger.reading import quarantine
 from consumer.payments import Credentials, PaymentsClient
-from consumer.receive.authenticity import Authenticity
 from consumer.receive.decide import decide
 from consumer.sync.api import ApplicationApi
 from consumer.wire import unpack_delivery, unpack_event

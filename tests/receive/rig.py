@@ -20,8 +20,8 @@ from consumer.broker import GroupReport
 from consumer.broker.base import Broker, Message, Record, Subscription, TopicConfig, TopicReport
 from consumer.broker.embedded.broker import EmbeddedBroker
 from consumer.clock import Clock, DrivenClock
-from consumer.events import Locators
-from consumer.receive.authenticity import Authenticity, StandardWebhooks
+from consumer.events import Authenticity, Locators
+from consumer.receive.authenticity import StandardWebhooks
 from consumer.receive.decide import Endpoint
 from consumer.receive.web import Limits, Receiver, receive_runner
 from consumer.telemetry.metrics import Metrics

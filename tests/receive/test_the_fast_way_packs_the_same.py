@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from consumer.events import Locators, Source, Trust, build_event, identify, locate, parse_json
-from consumer.receive.authenticity import Authenticity, StandardWebhooks
+from consumer.events import Authenticity, Locators, Source, Trust, build_event, identify, locate, parse_json
+from consumer.receive.authenticity import StandardWebhooks
 from consumer.receive.decide import HEADERS_MAX_BYTES, Endpoint, decide, kept_headers, new_delivery_id
 from consumer.telemetry.traces import Tracing
 from consumer.wire import pack_event, signed_headers, signed_key, unpack_event

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumer.errors import SettingsError
-from consumer.events import Locators
-from consumer.settings import Authenticity, Role, Settings, load_settings
+from consumer.events import Authenticity, Locators
+from consumer.settings import Role, Settings, load_settings
 from consumer.settings.load import FIELDS, KNOWN, problems_for
 from tests.settings.reading import CREDENTIALS, SECRET, problems
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from consumer.settings import Authenticity, Role, load_settings
+from consumer.events import Authenticity
+from consumer.settings import Role, load_settings
 from tests.settings.reading import CREDENTIALS, SECRET, problems
 
 

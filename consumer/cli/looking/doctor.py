@@ -21,11 +21,12 @@ from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, ConsumerError, LedgerError, SettingsError
+from consumer.events import Authenticity
 from consumer.ledger import Database
 from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.applied import look_at_collation, look_at_encoding, require_current
 from consumer.ledger.engine.database_time import shared_clock
-from consumer.settings import ApplicationSettings, Authenticity, Role, Settings, load_settings
+from consumer.settings import ApplicationSettings, Role, Settings, load_settings
 from consumer.sync.api import ApplicationApi
 
 ROLES = (Role.SERVE, Role.WORK, Role.SYNC, Role.CONSOLE)

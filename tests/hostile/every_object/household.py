@@ -12,9 +12,10 @@ from standardwebhooks import Webhook
 
 from consumer.broker import EmbeddedBroker, Message
 from consumer.broker.base import next_offsets
+from consumer.events import Authenticity
 from consumer.ledger import Database
 from consumer.payments import Credentials, PaymentsClient
-from consumer.receive.authenticity import Authenticity, StandardWebhooks
+from consumer.receive.authenticity import StandardWebhooks
 from consumer.receive.decide import Endpoint, decide
 from consumer.sync.api import ApplicationApi
 from consumer.sync.refresh.stage import Refresh

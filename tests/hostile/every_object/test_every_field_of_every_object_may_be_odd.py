@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from consumer.broker import EmbeddedBroker, TopicConfig
+from consumer.events import Authenticity
 from consumer.ledger import Database
-from consumer.receive.authenticity import Authenticity
 from tests.hostile.every_object.household import Household, household
 from tests.hostile.every_object.objects import FIELDS, Told, happened
 from tests.sync.conftest import DELIVERIES, EVENTS

@@ -22,6 +22,7 @@ from consumer.cli.developing.dev import SandboxTime, build_everything
 from consumer.console.invariants.check import Check as Accounts
 from consumer.console.invariants.report import Report
 from consumer.console.invariants.service import FreshWalk
+from consumer.events import Authenticity
 from consumer.ledger import health
 from consumer.ledger.handling import runs
 from consumer.ledger.tables import RunStatus
@@ -29,7 +30,7 @@ from consumer.lists.bookmark import Bookmark
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.engine.records import Event as SandboxEvent
 from consumer.sandbox.webhooks.envelopes import body_bytes, envelope
-from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
+from consumer.settings import ApplicationSettings, Role, load_settings
 from consumer.sync.api import ApplicationApi
 from consumer.sync.publisher import EventPublisher
 from consumer.sync.reconcile.lists import ServiceLists

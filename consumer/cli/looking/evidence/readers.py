@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 
 from consumer.cli.looking.evidence.alive import SEEN_WITHIN, was_there
 from consumer.console.alarms.lives import is_living
+from consumer.events import Authenticity
 from consumer.ledger.processes import READS, Process
-from consumer.settings import ApplicationSettings, Authenticity
+from consumer.settings import ApplicationSettings
 
 
 def kept_now(

@@ -16,14 +16,14 @@ from consumer.cli.looking.status import _reading as reading
 from consumer.cli.looking.verdict import judge
 from consumer.clock import SystemClock
 from consumer.console.alarms.unread import Overdue, overdue
-from consumer.events import Trust
+from consumer.events import Authenticity, Trust
 from consumer.ledger import Database, health, leases
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import READS, Process
 from consumer.ledger.reading import heard, hints, read_requests, sync_state
 from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS, TOLD, ReadRow
 from consumer.plugin import ReadRequest
-from consumer.settings import ApplicationSettings, Authenticity, Role, load_settings
+from consumer.settings import ApplicationSettings, Role, load_settings
 from consumer.sync.health.status import ApplicationStatus
 from tests.cli.looking.evidence.test_roles_that_are_gone_are_named import living
 from tests.cli.looking.test_what_is_healthy_degraded_or_stuck import LONG_AGO, NOW, WELL
