@@ -21,7 +21,7 @@ from structlog.contextvars import bind_contextvars, clear_contextvars, get_conte
 from consumer.errors import HandlerCrashed, HandlerMisuse, HandlerTimeout
 from consumer.loan import lent
 from consumer.plugin import Context, Event, Handler
-from consumer.work.execution.handler_call import Calling, HandlerCall, contain_tasks, entered, package_of
+from consumer.work.execution.handler_call import Calling, HandlerCall, contain_tasks, entered
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
 from consumer.work.execution.loop_thread import STOOD_STILL_S, LoopThread
@@ -34,8 +34,6 @@ CANCELS_MOST = 5
 """Of a transactional handler: who has heeded none of them when the next is due is given up."""
 BREATH_S = 0.05
 ABANDONED_MAX = 100
-BUILT_IN = "handlers"
-"""The package of the built-in plugins."""
 
 Make = Callable[[LoopThread], Context]
 """Makes the context on the loop where the handler runs."""
@@ -145,7 +143,7 @@ class Executor:
 def _own(handler: Handler, event: Event) -> Event:
     """The event for this handler alone: its body is read anew, so what one does to it is no other's. The built-in ones
     do nothing to it, and share what was read."""
-    return event if package_of(handler) == BUILT_IN else event.unread()
+    return event if handler.is_built_in else event.unread()
 
 
 @contextmanager

@@ -79,7 +79,8 @@ class Calling:
     """For the time of a call of the handler, in the task that makes it (and those that the handler starts)."""
 
     def __init__(self, handler: Handler) -> None:
-        self._call = HandlerCall(handler.name, package_of(handler), monotonic(), function=handler.function)
+        package = _package(handler.function.__module__ or "")
+        self._call = HandlerCall(handler.name, package, monotonic(), function=handler.function)
 
     def __enter__(self) -> HandlerCall:
         self._token = _current.set(self._call)
@@ -145,11 +146,6 @@ def is_inside(frame: FrameType, package: str) -> bool:
 def wants_care(frame: FrameType) -> bool:
     """Whether the innermost code is better not interrupted if it can be helped: it holds locks, or state of ours."""
     return _package(frame.f_globals.get("__name__", "")) in _CAREFUL_WITH
-
-
-def package_of(handler: Handler) -> str:
-    """The package that a handler's code lives in."""
-    return _package(handler.function.__module__ or "")
 
 
 def _package(module: str) -> str:
