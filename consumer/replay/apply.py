@@ -129,7 +129,8 @@ class Apply:
 
     async def has_worker(self) -> bool:
         """Whether a worker lives that could take what is sent."""
-        return await self._planner.has_worker()
+        async with self._database.reading() as session:
+            return await handlers.any_living(session, self._clock.now())
 
     async def paused(self, plan_id: str) -> list[tuple[str, str]]:
         """The handlers of the plan that are paused, each with the application for which it is, ALL for all: as long as

@@ -148,12 +148,6 @@ class Planner:
         async with self.database.reading() as session:
             return [(pair, Effects.of(row.predicted)) for pair, row in await items.of_plan(session, plan_id)]
 
-    async def has_worker(self) -> bool:
-        """Whether any worker was seen just now."""
-        since = self.clock.now() - timedelta(seconds=handlers.LIVE_S)
-        async with self.database.reading() as session:
-            return any(one.last_seen_at >= since for one in await handlers.everyone(session))
-
     async def require_workers(self, plan_id: str) -> None:
         """Raises UsageError when the plan needs a handler that no living worker has: its runs would wait."""
         async with self.database.reading() as session:

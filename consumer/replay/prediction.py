@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -77,9 +77,8 @@ class Predictor:
         database half of the time, a few items at once."""
         if self.database.dialect != "sqlite":
             return False
-        since = now - timedelta(seconds=handlers.LIVE_S)
         async with self.database.reading() as session:
-            return any(one.last_seen_at >= since for one in await handlers.everyone(session))
+            return await handlers.any_living(session, now)
 
     async def _load(self, pairs: Sequence[Pair]) -> Loaded:
         wanted = sorted({(pair.application, pair.event_id) for pair in pairs})

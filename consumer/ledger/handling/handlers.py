@@ -140,6 +140,12 @@ async def living(session: AsyncSession, now: datetime) -> frozenset[str]:
     return frozenset(name for name, at in seen.items() if at >= since)
 
 
+async def any_living(session: AsyncSession, now: datetime) -> bool:
+    """Whether any worker lives."""
+    since = now - timedelta(seconds=LIVE_S)
+    return await session.scalar(select(_HANDLERS.c.name).where(_HANDLERS.c.last_seen_at >= since).limit(1)) is not None
+
+
 async def gone(session: AsyncSession, names: Collection[str], now: datetime) -> frozenset[str]:
     """Those of these handlers that no living worker has; none before the first worker."""
     there = await living(session, now)
