@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from consumer.errors import SettingsError
 from consumer.plugin.options import options_model
 from consumer.settings.application import reason
 from consumer.work.registry import GROUP, Registry
@@ -38,6 +39,12 @@ def option_problems(registry: Registry, options: Mapping[str, Mapping[str, Any]]
         except Exception as error:  # noqa: BLE001 - a validator of the plugin's own; its text may repeat a value
             found.append(f"{NAME}.{plugin}: {model.__name__} breaks on these options ({type(error).__name__})")
     return found
+
+
+def require_options(registry: Registry, options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises SettingsError for options that do not fit."""
+    if problems := option_problems(registry, options):
+        raise SettingsError(problems)
 
 
 def unknown_handlers(registry: Registry, allowed: Collection[str] | None) -> list[str]:

@@ -10,10 +10,9 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app import log_parts
-from consumer.app.options import option_problems
+from consumer.app.options import require_options
 from consumer.broker import open_broker
 from consumer.clock import Clock
-from consumer.errors import SettingsError
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_clock
 from consumer.ledger.processes import worker_id
@@ -62,9 +61,7 @@ class Trier:
 
 def planner(database: Database, registry: Registry, settings: Settings, clock: Clock) -> Planner:
     """Makes plans with these handlers. Raises SettingsError when a plugin refuses its options."""
-    problems = option_problems(registry, settings.handler_options)
-    if problems:
-        raise SettingsError(problems)
+    require_options(registry, settings.handler_options)
     trier = Trier(Contexts(clock, settings.handler_options))
     return Planner(
         database=database,

@@ -18,7 +18,7 @@ from consumer.console.find import Found, find_shown, near
 from consumer.console.mentions import SUBJECTS
 from consumer.console.timeline import changed, words
 from consumer.document import as_time, label
-from consumer.errors import NotFound, SettingsError, UsageError
+from consumer.errors import NotFound, UsageError
 from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Settings
 from handlers.access.policy import Policy
@@ -156,12 +156,10 @@ def _name_cures(entries: list[dict[str, Any]], state: Mapping[str, Any], setting
 
 def _policy(settings: Settings) -> Policy:
     """What the options of `access` say, which decide about access and about nothing else. Raises SettingsError."""
-    from consumer.app.options import option_problems
+    from consumer.app.options import require_options
     from consumer.cli.plugins import registry_of
 
-    problems = option_problems(registry_of(settings), settings.handler_options)
-    if problems:
-        raise SettingsError(problems)
+    require_options(registry_of(settings), settings.handler_options)
     return Policy.model_validate(settings.handler_options.get("access", {}))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from consumer.app.options import option_problems
+from consumer.app.options import require_options
 from consumer.cli.bootstrap import ledger, run, settings_for, settings_looking
 from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
@@ -18,7 +18,6 @@ from consumer.console.invariants.check import Check
 from consumer.console.invariants.cures import cure_of_all
 from consumer.console.invariants.report import Problem, Report, usdc
 from consumer.console.invariants.service import LastObservations, Service
-from consumer.errors import SettingsError
 from consumer.ledger import Database
 from consumer.ledger.engine.counting import each_of
 from consumer.ledger.engine.database_time import shared_clock, shared_time
@@ -44,9 +43,7 @@ def invariants(
     """
     settings = settings_for(Role.OPERATE) if read else settings_looking()
     registry = registry_of(settings)
-    problems = option_problems(registry, settings.handler_options)
-    if problems:
-        raise SettingsError(problems)
+    require_options(registry, settings.handler_options)
     shippers = registry.shippers
     found = run(_checked(settings, application, shippers, read=read))
     output = Output(as_json)

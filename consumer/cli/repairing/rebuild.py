@@ -11,12 +11,12 @@ import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app.commands.rebuilding import ALL, TOGETHER, chosen, not_here, rebuild_of, tables_of
-from consumer.app.options import option_problems
+from consumer.app.options import require_options
 from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
-from consumer.errors import NotDerived, SettingsError, UsageError, WorkGoesOn
+from consumer.errors import NotDerived, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
 from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.database_time import shared_time
@@ -62,9 +62,7 @@ def rebuild(
         )
         return
     registry = registry_of(settings)
-    problems = option_problems(registry, settings.handler_options)
-    if problems:
-        raise SettingsError(problems)
+    require_options(registry, settings.handler_options)
     plugins = chosen(plugin, registry)
     if not dry_run:
         reason = checked_reason(reason)
