@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.operators.subjects import require
 from consumer.console.operators.vocabulary import Word, checked
+from consumer.ledger import audit
 from consumer.ledger.handling import outbox
 from consumer.ledger.handling.outbox import Emitted
-from consumer.ledger.tables import AuditRow
 from consumer.plugin import Emission, Source, derived_id
 from consumer.wire import own_event
 
@@ -71,15 +71,14 @@ async def say(
     )
     emission = Emission(id=event.id, type=word, key=key, data=said)
     await outbox.put(session, [Emitted(emission=emission, cause=event, handler=by)], now)
-    session.add(
-        AuditRow(
-            at=now,
-            application=application,
-            actor=by,
-            action=word,
-            subject=key,
-            after=event.raw.decode(),
-            reason=reason,
-        )
+    audit.note(
+        session,
+        at=now,
+        application=application,
+        actor=by,
+        action=word,
+        subject=key,
+        after=event.raw.decode(),
+        reason=reason,
     )
     return event.id
