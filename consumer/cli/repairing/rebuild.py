@@ -19,10 +19,10 @@ from consumer.cli.plugins import registry_of
 from consumer.errors import NotDerived, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
 from consumer.ledger.archiving import derivation
+from consumer.ledger.engine.counting import each_of
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import DIED
-from consumer.ledger.rebuilding import past
-from consumer.ledger.tables import REASON_CHARS
+from consumer.ledger.tables import REASON_CHARS, EventRow
 from consumer.replay.rebuild import Rebuilt
 from consumer.settings import Role, Settings
 from consumer.work.registry import Registry
@@ -115,7 +115,7 @@ async def _rebuild(
                 await derivation.require_all_in(session)
         if plugins:
             async with database.reading() as session:
-                names = await past.applications(session)
+                names = await each_of(session, EventRow.__table__.c.application)
             made = rebuild_of(plugins, database, registry, settings.handler_options)
             for name in names:
                 found += await made.run(name, dry_run=dry_run, noted=noted)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import ColumnElement, Subquery, Table, and_, case, delete, false, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -155,9 +155,3 @@ async def contents(session: AsyncSession, table: Table, application: str) -> Con
             column.update(repr(value).encode() + b"\0")
     names = [column.name for column in table.columns]
     return Contents(count, {name: column.hexdigest() for name, column in zip(names, seen, strict=True)})
-
-
-async def applications(session: AsyncSession) -> Sequence[str]:
-    """The applications of which something was recorded."""
-    found: Sequence[Any] = (await session.execute(select(_EVENTS.c.application).distinct())).scalars().all()
-    return sorted(found)
