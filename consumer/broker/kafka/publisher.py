@@ -116,8 +116,7 @@ class KafkaPublisher:
     async def stop(self, timeout_s: float) -> None:
         """Wait for what is pending, bounded, and disconnect. What is not acknowledged by then fails."""
         self._running = False
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        deadline = self._loop.time() + timeout_s
         if self._busy:  # not `_dirty` and `_flights`: between a round's end and its flight a lane is in neither
             self._empty.clear()
             await is_set_within(self._empty, timeout_s - END_WITHIN_S)
@@ -135,7 +134,7 @@ class KafkaPublisher:
         self._dirty.clear()
         producer, self._producer = self._producer, None
         if producer is not None:
-            await end(producer, max(0.5, min(END_WITHIN_S, deadline - loop.time())))
+            await end(producer, max(0.5, min(END_WITHIN_S, deadline - self._loop.time())))
 
     @property
     def client(self) -> Any | None:
@@ -156,7 +155,7 @@ class KafkaPublisher:
         self._deadlines[done] = loop.time() + timeout_s
         if not self._sweeping:
             self._sweeping = True
-            loop.call_later(SWEEP_EVERY_S, self._sweep, loop)
+            loop.call_later(SWEEP_EVERY_S, self._sweep)
         try:
             await done
         finally:
@@ -165,15 +164,15 @@ class KafkaPublisher:
             if not item.sent:
                 give_up(lane)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _sweep(self) -> None:
         """End the waits whose time is over. One timer for all: a timer each costs more than the rest of a send."""
-        now_s = loop.time()
+        now_s = self._loop.time()
         for done, deadline_s in list(self._deadlines.items()):
             if deadline_s <= now_s:
                 expire(done)
         self._sweeping = bool(self._deadlines)
         if self._sweeping:
-            loop.call_later(SWEEP_EVERY_S, self._sweep, loop)
+            self._loop.call_later(SWEEP_EVERY_S, self._sweep)
 
     async def send_many(self, topic: TopicLanes, messages: Sequence[Message], timeout_s: float) -> None:
         """The same for many at once, in order per key. Raises the first error when all have an outcome; one of a record
@@ -182,7 +181,7 @@ class KafkaPublisher:
         if sizes and max(sizes) > topic.max_record_bytes:
             raise RecordTooLarge(topic=topic.name, bytes=max(sizes), max_bytes=topic.max_record_bytes)
         self._admit(len(messages), sum(sizes))
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         waiting: list[asyncio.Future[None]] = []
         queued: list[tuple[Lane, Item]] = []
         for message, size in zip(messages, sizes, strict=True):
@@ -247,17 +246,16 @@ class KafkaPublisher:
     def _begin_round(self) -> None:
         if not self._gathering and self._producer is not None:
             self._gathering = True
-            loop = asyncio.get_running_loop()
             if self._pending >= CROWD:
-                loop.call_later(CROWDED_ROUND_S, self._end_round)
+                self._loop.call_later(CROWDED_ROUND_S, self._end_round)
             else:
-                loop.call_soon(self._gather, loop, loop.time() + ROUND_AT_MOST_S, self._arrived, 0)
+                self._loop.call_soon(self._gather, self._loop.time() + ROUND_AT_MOST_S, self._arrived, 0)
 
-    def _gather(self, loop: asyncio.AbstractEventLoop, until_s: float, seen: int, quiet: int) -> None:
+    def _gather(self, until_s: float, seen: int, quiet: int) -> None:
         """Once a turn of the event loop, until nothing arrived for some turns or the time is over."""
         quiet = quiet + 1 if self._arrived == seen else 0
-        if quiet < QUIET_TURNS and loop.time() < until_s:
-            loop.call_soon(self._gather, loop, until_s, self._arrived, quiet)
+        if quiet < QUIET_TURNS and self._loop.time() < until_s:
+            self._loop.call_soon(self._gather, until_s, self._arrived, quiet)
             return
         self._end_round()
 
@@ -283,7 +281,7 @@ class KafkaPublisher:
         if not items:
             self._landed(lane)
             return
-        flight = _Flight(lane, items, asyncio.get_running_loop().time())
+        flight = _Flight(lane, items, self._loop.time())
         self._flights[lane] = flight
         try:
             sent = await producer.send_batch(builder, lane.topic, partition=lane.number)
@@ -323,12 +321,11 @@ class KafkaPublisher:
     # --- supervision -----------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             self._replaced.lapse()
-            since_s = min((flight.since_s for flight in self._flights.values()), default=loop.time())
-            if loop.time() - since_s > STUCK_AFTER_S and self._producer is not None:
+            since_s = min((flight.since_s for flight in self._flights.values()), default=self._loop.time())
+            if self._loop.time() - since_s > STUCK_AFTER_S and self._producer is not None:
                 self._renew(self._producer, f"no acknowledgement in {STUCK_AFTER_S} s")
 
     def _renew(self, producer: Any, reason: str, *, spares_others: bool = False) -> None:

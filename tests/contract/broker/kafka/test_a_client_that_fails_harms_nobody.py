@@ -228,7 +228,9 @@ async def test_batches_grow_again_when_a_lowered_limit_is_raised(monkeypatch: py
     address = KafkaConnection(servers=("127.0.0.1:1",), client_id="tests")
     writes = publisher.KafkaPublisher(address, max_pending=1000, max_pending_bytes=1_000_000)
     await writes.start(5)
-    clock = SimpleNamespace(time=lambda: 1000.0)
+    loop = asyncio.get_running_loop()
+    calls = {"create_future": loop.create_future, "call_soon": loop.call_soon, "call_later": loop.call_later}
+    clock = SimpleNamespace(time=lambda: 1000.0, **calls)
     writes._loop = cast(Any, clock)
     topic = lanes.TopicLanes("t", 1, 10_000, 1_000_000)
 
