@@ -22,8 +22,8 @@ from consumer.payments.errors import (
     UnexpectedAnswer,
 )
 from consumer.payments.models import SESSION_CANCELED, SESSION_OPEN, Acknowledgement, CheckoutSession, Order
-from consumer.payments.requests import order_id as checked_order_id
 from consumer.payments.requests import path_id, session_body
+from consumer.payments.resources import Orders, Prices
 from consumer.payments.terms import costs_otherwise, differing, priced_elsewhere
 
 ROUTE = "/v1/checkout-sessions"
@@ -162,14 +162,12 @@ class CheckoutSessions:
             ) from again
 
     async def _looked_up(self, order_id: str, ambiguous: AmbiguousWrite) -> Order | None:
-        route = "/v1/orders/lookup"
         try:
-            answer = await self._caller.read(route, route, (("order_id", checked_order_id(order_id)),))
+            return await Orders(self._caller).lookup(order_id)
         except ResourceNotFound:
             return None
         except PaymentsError:
             raise ambiguous from None
-        return Order.read(answer.document, answer.raw)
 
     async def _with_link(self, session: CheckoutSession, asked: Mapping[str, Any]) -> CheckoutSession:
         """An open session of the same order_id came back without its link: check its terms, reissue (case C18)."""
@@ -192,10 +190,10 @@ class CheckoutSessions:
         """Nothing else tells whether this session sells that price. One that cannot be read leaves it open, and nobody
         is sent to pay."""
         try:
-            answer = await self._caller.read("/v1/prices/{id}", f"/v1/prices/{path_id(price_id)}")
+            price = await Prices(self._caller).retrieve(price_id)
         except PaymentsError as error:
             raise LinkUnavailable(session=session, reason=error) from error
-        if costs_otherwise(answer.document, session.raw):
+        if costs_otherwise(price.raw, session.raw):
             raise SessionMismatch(session=session, differing=("price_id",))
 
     def _is_lapsed(self, session: CheckoutSession) -> bool:
