@@ -299,9 +299,9 @@ class CircuitOpen(PaymentsError):
     code = "circuit_open"
     retryable = True
 
-    def __init__(self, message: str | None = None, *, retry_after_s: float, **fields: Any) -> None:
+    def __init__(self, *, retry_after_s: float, **fields: Any) -> None:
         self.retry_after_s = retry_after_s
-        super().__init__(message, retry_after_s=round(retry_after_s, 1), **fields)
+        super().__init__(retry_after_s=round(retry_after_s, 1), **fields)
 
 
 class BudgetExhausted(PaymentsError):
@@ -310,9 +310,9 @@ class BudgetExhausted(PaymentsError):
     code = "budget_exhausted"
     retryable = True
 
-    def __init__(self, message: str | None = None, *, retry_after_s: float, **fields: Any) -> None:
+    def __init__(self, *, retry_after_s: float, **fields: Any) -> None:
         self.retry_after_s = retry_after_s
-        super().__init__(message, retry_after_s=round(retry_after_s, 1), **fields)
+        super().__init__(retry_after_s=round(retry_after_s, 1), **fields)
 
 
 # --- answers that do not fit the question --------------------------------------------------------------------

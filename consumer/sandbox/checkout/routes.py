@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,6 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def page_environment(folder: Path) -> Environment:

@@ -23,7 +23,6 @@ from consumer.sync.reconcile.comparison import Comparison
 from consumer.sync.reconcile.drift import DRIFTED, DriftReport
 from consumer.sync.reconcile.newest_payments import NewestPayments
 from consumer.sync.reconcile.policy import ReconcilePolicy, Terms
-from consumer.sync.reconcile.state import WALK as WALK
 from consumer.sync.reconcile.state import ReconcileState, keep_state, load_state, note_beside, take_over
 from consumer.telemetry.logs import Condition
 

@@ -58,7 +58,7 @@ class LoopPool:
         self._own: dict[str, LoopThread] = {}
         self._calls: set[LoopCall] = set()
         self._lost: Counter[str | None] = Counter()
-        self._given_up: list[LoopThread] = []
+        self._given_up: list[LoopThread] = []  # kept: nobody complains of the session that one left open
         self._lock = threading.Lock()
 
     def begin(self, handler: Handler, attempt: Attempt) -> LoopCall:
