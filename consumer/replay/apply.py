@@ -30,8 +30,8 @@ from consumer.ledger.tables import EventRow
 from consumer.ledger.tenure import Tenure
 from consumer.replay.begun import begun
 from consumer.replay.differences import by_timers, came_out_otherwise, word
-from consumer.replay.pace import Pace
 from consumer.replay.plan import Planner
+from consumer.replay.send_rate import SendRate
 from consumer.wire import pack_event
 
 LOOK_S: Final = 0.05
@@ -48,7 +48,7 @@ PORTION: Final = 400
 
 @dataclass(frozen=True)
 class ReplayProgress:
-    """How far it is: items that were taken, of how many; seconds left at this pace, None while nobody can tell."""
+    """How far it is: items that were taken, of how many; seconds left at this rate, None while nobody can tell."""
 
     done: int
     total: int
@@ -123,7 +123,7 @@ class Apply:
         self._topic = topic
         self._clock = clock
         self._tenure = Tenure(self._database, role=plans.ROLE, holder=holder, clock=clock, lease_s=LEASE_S)
-        self._pace = Pace(clock, rate_per_s=rate_per_s)
+        self._rate = SendRate(clock, rate_per_s=rate_per_s)
         self._again_s = AGAIN_S
         self._unsent = 0
 
@@ -221,7 +221,7 @@ class Apply:
             if look.status is not PlanStatus.APPLYING:
                 return look.status
             left = self._left(look)
-            left_s = self._pace.left_s(left) if left < left_before else None
+            left_s = self._rate.left_s(left) if left < left_before else None
             told(ReplayProgress(look.total - left, look.total, left_s))
             if (left, look.due + look.at_work) != last:
                 last, news_at = (left, look.due + look.at_work), self._clock.monotonic()
@@ -233,7 +233,7 @@ class Apply:
                 portion = await self._portion(plan_id)
             waits = not look.is_quiet or (is_sent and not portion)
             idle_s = self._clock.monotonic() - news_at if waits else 0.0
-            if portion and look.has_room and (room := self._pace.room(look.at_work)):
+            if portion and look.has_room and (room := self._rate.room(look.at_work)):
                 sent, portion = portion[:room], portion[room:]
                 await self._send(plan_id, sent)
             elif idle_s > STALLED_S:
@@ -291,7 +291,7 @@ class Apply:
         async with self._database.reading() as session:
             self._unsent -= (await items.on_way(session, plan_id, rows)).total()
         await self._publish(plan_id, rows)
-        self._pace.sent(len(rows))
+        self._rate.sent(len(rows))
         self._again_s = AGAIN_S
 
     async def _publish(self, plan_id: str, rows: Sequence[EventRow]) -> None:

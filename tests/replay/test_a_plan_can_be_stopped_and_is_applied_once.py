@@ -17,7 +17,7 @@ from consumer.errors import PlanInProgress, PlanOver
 from consumer.ledger import Database
 from consumer.ledger.plans import plans
 from consumer.replay.apply import ReplayProgress
-from consumer.replay.pace import AT_WORK_MAX, FEW, Pace
+from consumer.replay.send_rate import AT_WORK_MAX, FEW, SendRate
 from consumer.work.dispatch import dispatcher
 from tests.replay.stage import Shop
 from tests.support.ports import eventually
@@ -147,11 +147,11 @@ async def test_two_who_apply_one_plan_do_it_once(sqlite_ledger: Database, broker
 def test_no_more_is_sent_per_second_than_was_said() -> None:
     clock = DrivenClock()
     began, sent = clock.monotonic(), 0
-    pace = Pace(clock, rate_per_s=20)
+    rate = SendRate(clock, rate_per_s=20)
     for _ in range(600):
-        room = pace.room(0)
+        room = rate.room(0)
         if room > 0:
-            pace.sent(room)
+            rate.sent(room)
             sent += room
         clock.advance(0.1)
         assert sent <= 20 * (clock.monotonic() - began) + 1
@@ -160,13 +160,13 @@ def test_no_more_is_sent_per_second_than_was_said() -> None:
 
 def test_a_few_are_sent_at_once_and_only_so_many_are_at_work() -> None:
     clock = DrivenClock()
-    pace = Pace(clock, rate_per_s=1e6)
+    rate = SendRate(clock, rate_per_s=1e6)
     clock.advance(60)
     at_work, rooms = 0, []
-    while room := pace.room(at_work):
-        pace.sent(room)
+    while room := rate.room(at_work):
+        rate.sent(room)
         rooms.append(room)
         at_work += room  # effects that take long: nobody has finished yet
     assert (rooms[0], max(rooms), at_work) == (FEW, FEW, AT_WORK_MAX)
-    assert pace.room(AT_WORK_MAX + 5) == 0, "another process may have begun more"
-    assert pace.room(AT_WORK_MAX - 1) == 1
+    assert rate.room(AT_WORK_MAX + 5) == 0, "another process may have begun more"
+    assert rate.room(AT_WORK_MAX - 1) == 1

@@ -18,7 +18,7 @@ from consumer.ledger import Database
 from consumer.ledger.plans import plans
 from consumer.replay import apply
 from consumer.replay.apply import ReplayProgress
-from consumer.replay.pace import Pace
+from consumer.replay.send_rate import SendRate
 from tests.replay.stage import Shop
 from tests.support.desk import Desk
 from tests.support.ports import eventually
@@ -29,10 +29,10 @@ from tests.work.workshop import order_paid
 async def test_who_goes_on_with_a_plan_is_told_and_how(
     sqlite_ledger: Database, broker: Broker, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def soon(_: Pace, __: int) -> float:
+    def soon(_: SendRate, __: int) -> float:
         return 1.0
 
-    monkeypatch.setattr(Pace, "left_s", soon)
+    monkeypatch.setattr(SendRate, "left_s", soon)
     shop = Shop(sqlite_ledger, broker)
     async with shop.with_dead_mail() as work:
         plan = await shop.replaying().plan(handler="shop:mail")

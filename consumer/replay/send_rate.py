@@ -1,5 +1,5 @@
-"""Pace: how many events of a replay are sent at once, so that live work hardly notices (case R8). Pure but for the
-clock's seconds."""
+"""Send rate: how many events of a replay are sent at once, so that live work hardly notices (case R8). Pure but for
+the clock's seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FEW: Final = 5
 AT_WORK_MAX: Final = 32
 
 
-class Pace:
+class SendRate:
     """A few events at a time: what comes in meanwhile waits for those few, on a busy machine as on a quiet one. Effects
     that take long are waited for together, up to half of what one process has at work. And a rate is never exceeded."""
 
@@ -31,6 +31,6 @@ class Pace:
         self._count += count
 
     def left_s(self, pending: int) -> float | None:
-        """Seconds for what is left, at the pace so far."""
+        """Seconds for what is left, at the rate so far."""
         elapsed_s = self._clock.monotonic() - self._began
         return pending * elapsed_s / self._count if self._count and elapsed_s > 1 else None
