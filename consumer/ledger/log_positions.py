@@ -1,7 +1,7 @@
 """Log positions: how far this ledger has come in each partition of the log, stored with what was read there.
 
 The group's own offset in the log is stored after that. So a ledger that stands before its group was restored from a
-backup: what lies between is in the log, not in the ledger, and is read again (`Worker`).
+backup: what lies between is in the log, not in the ledger, and is read again (`work/rounds/position.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Walk: one walk of `/v1/events`, whatever order and cursors the service uses (cases B1-B12, B34, U6).
 
-A walk reads the head of the list, sees the order, and continues where news can be: see `walk_orders`.
+A walk reads the head of the list, sees the order, and continues where news can be: see `orders`.
 
 Lists are eventually consistent: an event may be listed after newer ones have been. So every walk reads a page again,
 and a sweep, which is due every `overlap_every_s`, whatever the last sweep may have come too early for (case B34).

@@ -1,4 +1,5 @@
-"""Settings: all configuration, validated once, from the environment and one TOML file. Read only by app.py and cli/."""
+"""Settings: all configuration, validated once, from the environment and one TOML file. Read by app/, cli/ and the
+console's desk."""
 
 from consumer.settings.application import ApplicationSettings
 from consumer.settings.fields import Role, Settings

@@ -1,1 +1,1 @@
-"""Everything that reads the service: confirm, refresh, feed, backfill, reconcile. All of it only publishes."""
+"""Everything that reads the service: confirm, refresh, backfill, reconcile, canary. All of it only publishes."""

@@ -24,7 +24,7 @@ _RECORDS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 5000)
 
 
 class Metrics:
-    """All metrics of one process, with a registry of their own. Made once by app.py and handed to whoever counts."""
+    """All metrics of one process, with a registry of their own. Made once by `app` and handed to whoever counts."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

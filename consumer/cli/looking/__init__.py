@@ -1,1 +1,1 @@
-"""Commands that look: status, events, explain, doctor."""
+"""Commands that look: status, doctor, events, explain, find, invariants, audit."""

@@ -1,1 +1,2 @@
-"""Commands that repair: dead runs, an operator's word, the schema."""
+"""Commands that repair: findings, quarantine, dead runs, replay, an operator's word, who may see the pages, the schema,
+rebuild, archives."""

@@ -7,8 +7,8 @@ that brings events now. A retention gap (B13): reconcile, as state is all that i
 That a walk found an event which the ledger lacks proves no silence: its webhook may wait in the log for a worker. So
 what a walk found is judged when it is recorded. Records of one key lie in one partition, in order: when the webhook's
 came first, the event is recorded as the webhook's, and webhooks are heard. When the walk was quicker, the worker notes
-the webhook that came after it (`ledger/heard.py`), and that is heard as well: late is not silent. While no worker
-records, nothing is judged.
+the webhook that came after it (`ledger/reading/heard.py`), and that is heard as well: late is not silent. While no
+worker records, nothing is judged.
 """
 
 from __future__ import annotations
