@@ -19,7 +19,7 @@ from consumer.plugin import derived_id
 from handlers.access import tables as access
 from handlers.access.policy import Policy
 from handlers.access.rules import by_subscription
-from handlers.access.store import to_subscription
+from handlers.access.subscription import to_subscription
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.store import REQUESTED, to_order
 

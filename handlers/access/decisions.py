@@ -4,7 +4,7 @@ customer, by the lock on the customer's row."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -14,7 +14,7 @@ from sqlalchemy import and_, case, func, literal, select, text, update
 from consumer.plugin import Context, derived_id, insert_into
 from handlers.access.policy import Policy
 from handlers.access.rules import SUCCESSOR, Decision, OperatorSource, decide, goes_on_until, subject_of
-from handlers.access.subscription import ENDED, Subscription
+from handlers.access.subscription import ENDED, Subscription, to_subscription
 from handlers.access.tables import (
     BRAKES,
     CUSTOMERS,
@@ -33,7 +33,6 @@ SOON = timedelta(seconds=5)
 AHEAD = timedelta(minutes=5)
 """Workers' clocks differ by seconds, and an attempt lasts less than this. What was decided as of a later time, was by a
 clock that was ahead, and is right again."""
-_FIELDS = tuple(field.name for field in fields(Subscription))
 
 
 class Kind(StrEnum):
@@ -184,7 +183,7 @@ async def _subscriptions(ctx: Context, customer: str) -> dict[str, Subscription]
         .limit(SUBSCRIPTIONS_MAX)
     )
     rows = (await ctx.session.execute(wanted)).mappings()
-    return {row["subscription_id"]: Subscription(**{name: row[name] for name in _FIELDS}) for row in rows}
+    return {row["subscription_id"]: to_subscription(row) for row in rows}
 
 
 async def _operator_sources(ctx: Context, customer: str) -> tuple[list[OperatorSource], list[OperatorSource]]:

@@ -28,13 +28,21 @@ from handlers.access.store import (
     apply_where,
     ask_whose,
     show_unmapped,
-    to_subscription,
     unidentified,
     wake,
     wake_unseen,
     wake_waiting,
 )
-from handlers.access.subscription import CUSTOMER_RANK, END_REASONS, ENDED, PAST_DUE, STATUSES, Reading, Subscription
+from handlers.access.subscription import (
+    CUSTOMER_RANK,
+    END_REASONS,
+    ENDED,
+    PAST_DUE,
+    STATUSES,
+    Reading,
+    Subscription,
+    to_subscription,
+)
 from handlers.access.tables import CUSTOMERS, FINDINGS, SOURCES, SUBSCRIPTIONS, AccessSource, AccessSubscription
 from handlers.findings import close_by_hand, close_finding, close_findings, open_finding, seen
 from handlers.origin import own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,13 +13,12 @@ from consumer.plugin import Context, Event
 from handlers.access import facts
 from handlers.access.decisions import Cause, Kind, recompute
 from handlers.access.policy import Policy
-from handlers.access.subscription import ENDED, Subscription
+from handlers.access.subscription import ENDED, FIELDS, Subscription, to_subscription
 from handlers.access.tables import FINDINGS, LINKS, SUBSCRIPTIONS, AccessSubscription
 from handlers.findings import close_finding, open_finding, seen
 
 SUBSCRIPTION_DUE = "access.subscription_due"
 BATCH, OTHERS_MAX = 500, 20
-_FIELDS = tuple(field.name for field in fields(Subscription))
 _DECIDING = ("customer", "price_id", "product_id", "status", "provisional", "past_due_since", "grace_from",
              "end_reason", "settle_until", "unannounced", "cancel_at_period_end",
              "merchant_cancel_requested")  # fmt: skip
@@ -93,7 +92,7 @@ async def _written(ctx: Context, subscription_id: str, fact: Callable[[Subscript
             raise RuntimeError("a row that stood in the way is gone; rows of this table are never deleted")
     before = to_subscription(found)
     after = await _linked(ctx, fact(before), before)
-    changed = {name: getattr(after, name) for name in _FIELDS if getattr(after, name) != getattr(before, name)}
+    changed = {name: getattr(after, name) for name in FIELDS if getattr(after, name) != getattr(before, name)}
     if changed:
         one = (SUBSCRIPTIONS.c.application == ctx.application) & (SUBSCRIPTIONS.c.subscription_id == subscription_id)
         await ctx.session.execute(update(SUBSCRIPTIONS).where(one).values(changed))
@@ -116,11 +115,6 @@ async def _linked(ctx: Context, sub: Subscription, before: Subscription | None =
         if link is not None:
             return facts.attached(sub, link.customer, source, link.registered_at)
     return sub
-
-
-def to_subscription(row: Any) -> Subscription:
-    """A row (mapping) of the table as the rules' value."""
-    return Subscription(**{name: row[name] for name in _FIELDS})
 
 
 async def unidentified(ctx: Context, event: Event) -> None:
@@ -249,7 +243,7 @@ async def wake_waiting(ctx: Context, kind: str, why: str, at: datetime, limit: i
 
 
 def _note(ctx: Context, subscription_id: str, change: Change) -> None:
-    names = [name for name in _FIELDS if change.touched(name)]
+    names = [name for name in FIELDS if change.touched(name)]
     before, after = asdict(change.before), asdict(change.after)
     ctx.note(
         f"subscription:{subscription_id}",

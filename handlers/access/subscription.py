@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from typing import Any
 
 ACTIVE, PAST_DUE, ENDED = "ACTIVE", "PAST_DUE", "ENDED"
 STATUSES = frozenset({ACTIVE, PAST_DUE, ENDED})
@@ -117,3 +118,11 @@ class Subscription:
     def will_end(self) -> bool:
         """A merchant's cancel stands even if the payer withdraws his own (cases A19, A20)."""
         return self.is_live and (self.cancel_at_period_end or self.merchant_cancel_requested)
+
+
+FIELDS = tuple(one.name for one in fields(Subscription))
+
+
+def to_subscription(row: Any) -> Subscription:
+    """A row (mapping) of the table as the value."""
+    return Subscription(**{name: row[name] for name in FIELDS})

@@ -27,8 +27,7 @@ from consumer.plugin import derived_id
 from handlers import books
 from handlers.access.policy import Policy
 from handlers.access.rules import OperatorSource
-from handlers.access.store import to_subscription
-from handlers.access.subscription import Subscription
+from handlers.access.subscription import Subscription, to_subscription
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import decimal
 from handlers.fulfilment.store import REQUESTED, to_order

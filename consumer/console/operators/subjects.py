@@ -21,7 +21,7 @@ from consumer.ledger.handling.requests import requests
 from consumer.ledger.tables import OutboxRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
-from handlers.access.store import to_subscription
+from handlers.access.subscription import to_subscription
 from handlers.books import orders_of
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.order import FINDING_OF_HOLD
