@@ -19,7 +19,7 @@ from consumer.cli.filters import require_application
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.console.cure import replay_command
-from consumer.console.operators.pausing import set_paused
+from consumer.console.operators import pausing
 from consumer.errors import DatabaseMissing, LedgerError
 from consumer.ledger.engine.counting import COUNT_MAX
 from consumer.ledger.engine.database_time import shared_time
@@ -136,14 +136,14 @@ def pause(name: Name, reason: Reason, application: Whose = None, as_json: Json =
     """Stop a handler; its runs wait and nothing else is held up."""
     settings = settings_looking()
     require_application(application, settings)
-    run(_set(settings, name, checked_reason(reason), application, paused=True))
+    run(_paused(settings, name, checked_reason(reason), application))
     _said(name, "paused", application, as_json)
 
 
 @app.command()
 def resume(name: Name, reason: Reason, application: Whose = None, as_json: Json = False) -> None:
     """Let a paused handler go on with what waited. Without `--application` that lifts each of its pauses."""
-    run(_set(settings_looking(), name, checked_reason(reason), application, paused=False))
+    run(_resumed(settings_looking(), name, checked_reason(reason), application))
     _said(name, "running", application, as_json)
 
 
@@ -275,7 +275,13 @@ async def _known(
         return {}, (), {}, {}, {}
 
 
-async def _set(settings: Settings, name: str, reason: str, application: str | None, *, paused: bool) -> None:
+async def _paused(settings: Settings, name: str, reason: str, application: str | None) -> None:
     async with ledger(settings) as database, database.transaction() as session:
-        now, by = await shared_time(session), actor()
-        await set_paused(session, name, paused=paused, by=by, reason=reason, now=now, application=application)
+        now = await shared_time(session)
+        await pausing.pause(session, name, by=actor(), reason=reason, now=now, application=application)
+
+
+async def _resumed(settings: Settings, name: str, reason: str, application: str | None) -> None:
+    async with ledger(settings) as database, database.transaction() as session:
+        now = await shared_time(session)
+        await pausing.resume(session, name, by=actor(), reason=reason, now=now, application=application)

@@ -12,7 +12,7 @@ from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.mentions import SUBJECTS
-from consumer.console.operators.pausing import set_paused
+from consumer.console.operators import pausing
 from consumer.console.operators.quarantined import throw_away as dropped
 from consumer.console.operators.vocabulary import REASON_MAX_CHARS
 from consumer.console.operators.words import say
@@ -97,7 +97,8 @@ async def pause(request: web.Request, act: Act) -> tuple[str, str]:
         request.app[DESK].application(application)
     if await _paused_at(act):
         return "nothing", link("handlers")
-    await _set(act, paused=True)
+    name = act.word("handler")
+    await pausing.pause(act.session, name, by=act.by, reason=act.reason, now=act.now, application=application)
     return "paused", link("handlers")
 
 
@@ -107,15 +108,9 @@ async def resume(_: web.Request, act: Act) -> tuple[str, str]:
     seen = act.word("seen")
     if (paused_at := await _paused_at(act)) is None or paused_at.isoformat() != seen:
         return "nothing", link("handlers")
-    await _set(act, paused=False)
-    return "resumed", link("handlers")
-
-
-async def _set(act: Act, *, paused: bool) -> None:
     name, application = act.word("handler"), act.may("application")
-    await set_paused(
-        act.session, name, paused=paused, by=act.by, reason=act.reason, now=act.now, application=application
-    )
+    await pausing.resume(act.session, name, by=act.by, reason=act.reason, now=act.now, application=application)
+    return "resumed", link("handlers")
 
 
 async def _paused_at(act: Act) -> datetime | None:

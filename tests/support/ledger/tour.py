@@ -284,9 +284,8 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "console.views.rows_of": [{"subject": "order-5", "closed_at": None}],
     "console.event_view.outcomes_of": [{"rows": [_row(EventRow, application="default", id="evt_5")]}],
     "console.explain.explain": [{"subject": ("order", "past_1000001"), "has_credentials": True}],
-    "console.operators.pausing.set_paused": [
-        {"paused": paused, "reason": "x", "application": one} for paused in (True, False) for one in (None, "default")
-    ],
+    "console.operators.pausing.pause": [{"reason": "x", "application": one} for one in (None, "default")],
+    "console.operators.pausing.resume": [{"reason": "x", "application": one} for one in (None, "default")],
     "console.operators.quarantined.throw_away": [{"rows": [_QUARANTINED], "reason": "x"}],
     "console.operators.quarantined.take_out": [{"rows": [_QUARANTINED]}],
     "console.operators.words.check": [_WORD], "console.operators.words.say": [_WORD],

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker import Broker
 from consumer.clock import Clock, DrivenClock, rest
-from consumer.console.operators.pausing import set_paused
+from consumer.console.operators import pausing
 from consumer.errors import HandlerEndsProcess
 from consumer.ledger import Database, processes
 from consumer.ledger.handling import dead, events, handlers, queue, runs
@@ -339,9 +339,8 @@ async def test_what_was_left_before_a_resume_is_begun_at_once(scene: Scene, over
     await scene.taken("careful")
     scene.clock.advance(CLAIM_LEASE_S + 1 if over else 1)
     async with scene.database.transaction() as session:
-        for paused in (True, False):
-            await set_paused(session, scene.handler.name, paused=paused, by="me", reason="mended",
-                             now=scene.clock.now())  # fmt: skip
+        for change in (pausing.pause, pausing.resume):
+            await change(session, scene.handler.name, by="me", reason="mended", now=scene.clock.now())
     await scene.dispatcher.once()
     assert await scene.standing() == [("evt_1", "succeeded", 1) if over else ("evt_1", "retrying", 0)]
     assert len(CALLED) == int(over)
