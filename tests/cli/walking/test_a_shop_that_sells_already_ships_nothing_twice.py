@@ -9,17 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from consumer.sandbox import SandboxConfig
 from tests.promises.deployment import Deployment, deployment, embedded, started
 from tests.support.ports import eventually
 
 ORDERS = 4
 
 
-# case: B30, B19
+# case: B30, B19, U1
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-async def test_in_files(tmp_path: Path) -> None:
-    async with deployment(tmp_path, **embedded(tmp_path)) as found:
+@pytest.mark.parametrize("payload", ["snapshot", "thin"])
+async def test_in_files(tmp_path: Path, payload: str) -> None:
+    """Thin events name an order by the service's id alone: what was shipped before is known by that."""
+    config = SandboxConfig(seed=1, assumptions={"event_payload": payload})
+    async with deployment(tmp_path, **embedded(tmp_path), config=config) as found:
         for _ in range(ORDERS):
             found.pay_order()
         found.subscribe()
