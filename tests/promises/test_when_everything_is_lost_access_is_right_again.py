@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from consumer.ledger import Database
+from consumer.sandbox import SandboxConfig
 from tests.promises.deployment import Deployment, deployment, embedded, started
 from tests.support.ports import eventually
 
@@ -20,12 +21,14 @@ ORDERS = 4
 ACCESS = "SELECT customer, entitlement, allowed FROM access_entitlement"
 
 
-# case: G7, B30, B19
+# case: G7, B30, B19, U1
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-async def test_in_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("payload", ["snapshot", "thin"])
+async def test_in_files(tmp_path: Path, payload: str) -> None:
     places = embedded(tmp_path)
-    async with deployment(tmp_path, **places) as found:
+    config = SandboxConfig(seed=1, assumptions={"event_payload": payload})
+    async with deployment(tmp_path, **places, config=config) as found:
         async with _at_work(found, "before"):
             for _ in range(ORDERS):
                 found.pay_order()
