@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import and_, case, func, literal, select, text, update
+from sqlalchemy import and_, case, func, select, text, update
 
 from consumer.plugin import Context, derived_id, insert_into
 from handlers.access.policy import Policy
@@ -30,9 +30,6 @@ from handlers.findings import close_finding, open_finding
 GRANTED, REVOKED, CUSTOMER_DUE = "access.granted", "access.revoked", "access.customer_due"
 SUBSCRIPTIONS_MAX, NOBODYS_MAX = 200, 200
 SOON = timedelta(seconds=5)
-AHEAD = timedelta(minutes=5)
-"""Workers' clocks differ by seconds, and an attempt lasts less than this. What was decided as of a later time, was by a
-clock that was ahead, and is right again."""
 
 
 class Kind(StrEnum):
@@ -46,19 +43,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What made us decide, and when; whether what ends may wait for a successor (`waits`); whose timer it is, of one
-    that was set for a deadline (`due`)."""
+    """What made us decide, and when; whether what ends may wait for a successor (`waits`)."""
 
     event_id: str
     at: datetime
     kind: Kind
     waits: bool = True
-    due: datetime | None = None
 
 
 async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -> Mapping[str, Subscription]:
-    """Decide anew for every entitlement of the customer, as of the cause's time (never earlier than last time, nor
-    later than now). Returns the customer's subscriptions."""
+    """Decide anew for every entitlement of the customer, as of the cause's time (never earlier than last time). Returns
+    the customer's subscriptions."""
     now = await _lock(ctx, customer, cause.at)
     subscriptions = await _subscriptions(ctx, customer)
     grants, holds = await _operator_sources(ctx, customer)
@@ -68,7 +63,6 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
     decisions |= await _going_on(ctx, customer, decisions, standing, subscriptions, policy, cause, now)
     unannounced = {id_ for id_, sub in subscriptions.items() if sub.unannounced}
     was_braked = False
-    changes = 0
     for entitlement, decision in decisions.items():
         known = standing.get(entitlement)
         revokes = known is not None and known["allowed"] and not decision.allowed
@@ -77,10 +71,9 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
             rests = bool(unannounced)  # in a rebuild: it was stopped, by the rule of then
         brakes = rests and cause.kind in (Kind.READ, Kind.TIMER)
         if known and revokes and brakes and (known["braked"] or await _braked(ctx, customer, entitlement, policy, now)):
-            changes += known["version"]
             continue
         was_braked = was_braked or bool(known and known["braked"])
-        changes += await _settle(ctx, customer, entitlement, decision, known, cause, now)
+        await _settle(ctx, customer, entitlement, decision, known, cause, now)
     if was_braked:
         await _unbraked(ctx, now)
     checks = [decision.next_check for decision in decisions.values() if decision.next_check is not None]
@@ -89,9 +82,9 @@ async def recompute(ctx: Context, customer: str, policy: Policy, cause: Cause) -
         # One that has passed while nobody worked waits for what lies beside it in the log, and for the reads asked for.
         not_before = max(due, ctx.now + policy.settle)
         data = {"due": due.isoformat()}
-        # Not by the deadline alone: by a clock that was ahead, its timer may have gone off before, or just now.
-        once = f"{due.isoformat()}:{changes}" + (f":{cause.event_id}" if cause.due == due else "")
-        ctx.emit(CUSTOMER_DUE, f"customer:{customer}", data, not_before=not_before, once=once, is_history=False)
+        ctx.emit(
+            CUSTOMER_DUE, f"customer:{customer}", data, not_before=not_before, once=due.isoformat(), is_history=False
+        )
     return subscriptions
 
 
@@ -159,14 +152,10 @@ def _was_revoked(ctx: Context, customer: str, standing: Mapping[str, Any], cause
 
 
 async def _lock(ctx: Context, customer: str, at: datetime) -> datetime:
-    """Lock the customer and move its time on; an event from the archive decides as of the latest time seen. Not
-    as of a time that has not come, whatever a clock that was ahead left here (AHEAD)."""
-    insert, latest = insert_into(CUSTOMERS, ctx.session.get_bind().dialect.name), ctx.now + AHEAD
-    limit = literal(latest, CUSTOMERS.c.as_of.type)
-    kept = case((CUSTOMERS.c.as_of > limit, limit), else_=CUSTOMERS.c.as_of)
-    later = case((insert.excluded.as_of > kept, insert.excluded.as_of), else_=kept)
-    first = {"application": ctx.application, "customer": customer, "as_of": min(at, latest)}
-    statement = insert.values(first).on_conflict_do_update(
+    """Lock the customer and move its time on; an event from the archive decides as of the latest time seen."""
+    insert = insert_into(CUSTOMERS, ctx.session.get_bind().dialect.name)
+    later = case((insert.excluded.as_of > CUSTOMERS.c.as_of, insert.excluded.as_of), else_=CUSTOMERS.c.as_of)
+    statement = insert.values(application=ctx.application, customer=customer, as_of=at).on_conflict_do_update(
         index_elements=["application", "customer"], set_={"as_of": later}
     )
     found: datetime = (await ctx.session.execute(statement.returning(CUSTOMERS.c.as_of))).scalar_one()
@@ -214,8 +203,8 @@ async def _settle(
     standing: Mapping[str, Any] | None,
     cause: Cause,
     now: datetime,
-) -> int:
-    """Write one decision; announce it only if it is another than the standing one. Returns how often it has changed."""
+) -> None:
+    """Write one decision; announce it only if it is another than the standing one."""
     was = bool(standing and standing["allowed"])
     version = (standing["version"] if standing else 0) + (decision.allowed != was)
     values = {
@@ -226,11 +215,10 @@ async def _settle(
         "braked": False,
     }
     if decision.allowed == was and standing is not None and all(standing[name] == values[name] for name in values):
-        return version
+        return
     await _write(ctx, customer, entitlement, values, now, changed=decision.allowed != was)
     if decision.allowed != was:
         _announce(ctx, customer, entitlement, decision, version, cause)
-    return version
 
 
 async def _write(

@@ -298,8 +298,7 @@ async def customer_due(event: Event, ctx: Context) -> None:
     at = event.received_at if due is None else max(event.received_at, due)
     kind = Kind.OPERATOR if event.find("/data/released") is True else Kind.TIMER
     waits = event.find("/data/alone") is not True
-    cause = Cause(event_id=event.id, at=at, kind=kind, waits=waits, due=due)
-    subscriptions = await recompute(ctx, customer, policy, cause)
+    subscriptions = await recompute(ctx, customer, policy, Cause(event_id=event.id, at=at, kind=kind, waits=waits))
     if due is None:
         await wake_unseen(ctx, subscriptions, policy, at)
 

@@ -11,9 +11,9 @@ import pytest
 
 from consumer.errors import ConsumerError
 from consumer.events import Source, Trust
-from handlers.access.tables import CUSTOMERS, ENTITLEMENTS, FINDINGS, SUBSCRIPTIONS
+from handlers.access.tables import ENTITLEMENTS, FINDINGS, SUBSCRIPTIONS
 from tests.access.shop import CUSTOMER, Shop
-from tests.support.handling.projections import READS, START, own, said
+from tests.support.handling.projections import READS, START, said
 
 
 async def test_created_grants_once_when_the_read_confirms(shop: Shop) -> None:
@@ -148,72 +148,6 @@ async def test_the_grace_ends_by_the_timer_once_and_a_renewal_grants_again(shop:
     await shop.happens("renewed")
     await shop.reads("ACTIVE")
     assert shop.effects == ["granted default", "revoked default", "granted default"]
-
-
-async def test_a_clock_that_was_ahead_ends_no_grace_of_afterwards(shop: Shop) -> None:
-    # case: A8, A41
-    await shop.reads("ACTIVE")
-    shop.now = START + timedelta(days=30)  # the database's clock, for an hour
-    await shop.reads("ACTIVE", cancel_at_period_end=True)
-    shop.now = START + timedelta(hours=1)
-    await shop.reads("PAST_DUE")
-    assert await shop.reasons() == ["grace:S1"]
-    await shop.feed(own("access.customer_due", f"customer:{CUSTOMER}", {}, at=START + timedelta(days=30)))
-    assert shop.effects == ["granted default"], "emitted while it was ahead, handled now"
-    await shop.pass_time(days=14)
-    assert shop.effects == ["granted default", "revoked default"]
-
-
-async def test_a_grace_that_ended_while_the_clock_was_ahead_ends_again_at_its_time(shop: Shop) -> None:
-    # case: A41
-    await shop.reads("ACTIVE")
-    await shop.reads("PAST_DUE")
-    await shop.pass_time(days=15)
-    assert shop.effects == ["granted default", "revoked default"]
-    shop.now = START + timedelta(hours=1)
-    await shop.word("access.recheck", "object:access", by="op")
-    await shop.relay()
-    assert (await shop.row(ENTITLEMENTS))["until"] == START + timedelta(days=14)
-    await shop.pass_time(days=13)
-    assert await shop.allowed()
-    await shop.pass_time(days=1)
-    assert shop.effects == ["granted default", "revoked default", "granted default", "revoked default"]
-
-
-async def test_a_timer_that_a_clock_that_was_ahead_let_go_too_early_comes_again(shop: Shop) -> None:
-    # case: A41
-    await shop.reads("ACTIVE")
-    await shop.reads("PAST_DUE")
-    shop.now = START + timedelta(days=15)
-    on_their_way = await shop.due()
-    shop.now = START + timedelta(hours=1)
-    await shop.feed(*on_their_way)
-    assert shop.effects == ["granted default"]
-    await shop.pass_time(days=14)
-    assert shop.effects == ["granted default", "revoked default"]
-
-
-@pytest.mark.parametrize(("seen", "then"), [(9, 9), (310, 300), (300, 300)])
-@pytest.mark.parametrize("first", [True, False])
-async def test_what_is_decided_is_of_no_time_that_has_not_come(shop: Shop, seen: int, then: int, first: bool) -> None:
-    # case: A41
-    ahead = own("access.customer_due", f"customer:{CUSTOMER}", {}, at=START + timedelta(seconds=seen))
-    if not first:  # it is kept from when the clock was ahead
-        shop.now = ahead.received_at
-        await shop.feed(ahead)
-        shop.now = START
-    await shop.feed(ahead if first else own("access.customer_due", f"customer:{CUSTOMER}", {}, at=START))
-    assert (await shop.row(CUSTOMERS))["as_of"] == START + timedelta(seconds=then)
-
-
-async def test_workers_whose_clocks_differ_by_seconds_take_no_decision_back(shop: Shop) -> None:
-    # case: A41
-    await shop.reads("ACTIVE")
-    await shop.reads("PAST_DUE")
-    await shop.pass_time(days=14, seconds=2)
-    shop.now -= timedelta(seconds=4)  # another worker
-    await shop.word("access.customer_due", f"customer:{CUSTOMER}")
-    assert shop.effects == ["granted default", "revoked default"]
 
 
 async def test_a_replayed_failure_that_a_read_showed_made_good_shortens_no_later_grace(shop: Shop) -> None:
