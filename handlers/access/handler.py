@@ -144,7 +144,8 @@ async def _hinted(event: Event, ctx: Context, policy: Policy, id_: str) -> None:
             heard = expectation.expecting(heard, event.type, event.received_at, event.occurred_at)
         if event.type == "subscription.past_due" and event.occurred_at is not None:
             return facts.past_due_heard(heard, min(event.occurred_at, event.received_at))
-        return facts.charge_heard(heard, event.occurred_at) if event.type == "subscription.renewed" else heard
+        charged_at = event.occurred_at and min(event.occurred_at, event.received_at)
+        return facts.charge_heard(heard, charged_at) if event.type == "subscription.renewed" else heard
 
     change = await apply(ctx, event, id_, policy, fact)
     if change.after.status != ENDED:

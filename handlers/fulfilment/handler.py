@@ -45,7 +45,7 @@ from handlers.fulfilment.order import (
     Registration,
 )
 from handlers.fulfilment.registration import hold_session, newer_registration, register_session
-from handlers.fulfilment.store import ASKED, READ_DUE, Change, apply, compare_again, later
+from handlers.fulfilment.store import ASKED, READ_DUE, Change, apply, compare_again, is_let_go, later
 from handlers.fulfilment.tables import (
     CHECKOUTS,
     FINDINGS,
@@ -103,7 +103,9 @@ async def _paid(event: Event, ctx: Context) -> Fact | None:
     proof = _proof(event, _payment_in(event, ctx))
     customer = event.customer or look_text(event, options.customer)
     service_order_id = event.object_id if event.object_id != order_id else None
-    matching: Matching = "off" if ctx.is_history else options.matching  # a seed sets state, asks nothing (case B30)
+    matching: Matching | None = options.matching
+    if ctx.is_history:  # a seed sets state, asks nothing (case B30)
+        matching = None if is_let_go(ctx, order_id) else "off"
 
     def fact(order: Order) -> Order:
         known = rules.mentioned(order, customer=customer, service_order_id=service_order_id)
@@ -381,15 +383,14 @@ async def _take_payments(ctx: Context, event: Event, session_id: str) -> None:
 async def _unidentified(ctx: Context, event: Event) -> None:
     """Paid, but the event names no order of the merchant: the read will (case F20: never dropped). None is asked for
     history: it is kept, for whatever shows that order later, that nobody is to ship it (case B30)."""
-    subject = event.object_id or event.id
+    subject, at, detail = event.object_id or event.id, event.received_at, {"event_id": event.id}
+    ctx.note(f"object:{subject}", "order.paid_unidentified", {}, detail)  # a read acts on it (F19)
     if ctx.is_history:
-        at, detail = event.received_at, {"event_id": event.id}
         await open_finding(ctx, FINDINGS, PAID_BEFORE, subject, at, detail)
         await close_finding(ctx, FINDINGS, PAID_BEFORE, subject, at)
         return
     ctx.log.warning("paid_order_unidentified", object_id=event.object_id)
-    await open_finding(ctx, FINDINGS, "paid_unidentified", subject, event.received_at, {"event_id": event.id})
-    ctx.note(f"object:{subject}", "order.paid_unidentified", {}, {"event_id": event.id})  # a read acts on it (F19)
+    await open_finding(ctx, FINDINGS, "paid_unidentified", subject, at, detail)
     payment_id = _payment_in(event, ctx)
     if event.object_id is not None and payment_id is not None:
         payment = FulfilmentPayment(

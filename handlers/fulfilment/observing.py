@@ -18,8 +18,8 @@ from handlers.fulfilment.folding import Fact, apply_all
 from handlers.fulfilment.lookups import Unidentified, completed_at, proofs_by_service_id
 from handlers.fulfilment.money import claim_payments, judge_proof, payments_of, waits_for_session
 from handlers.fulfilment.options import Options
-from handlers.fulfilment.order import PAID, Matching, Order, Proof, Reading
-from handlers.fulfilment.store import Change, later
+from handlers.fulfilment.order import PAID, Order, Proof, Reading
+from handlers.fulfilment.store import Change, is_let_go, later
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, PAYMENTS
 
 DISAGREEMENT_WAIT_MAX_S = 86_400.0
@@ -83,7 +83,8 @@ def _apart(batch: Sequence[Seen]) -> Iterator[Sequence[Seen]]:
 
 
 def _fact(seen: Seen, unidentified: Unidentified | None, order: Order) -> Order:
-    matching: Matching = "off" if unidentified and unidentified.is_history else _options(seen).matching
+    is_history = unidentified is not None and unidentified.is_history and is_let_go(seen.ctx, seen.order_id)
+    matching = None if is_history else _options(seen).matching
     known = rules.observed(order, seen.reading, seen.proof, matching)
     return known if unidentified is None else rules.paid(known, unidentified.proof, matching)
 

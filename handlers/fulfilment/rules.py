@@ -21,7 +21,7 @@ from datetime import datetime
 from handlers.fulfilment.order import PAID, Hold, Matching, Order, Proof, Reading, Registration, decimal
 
 
-def paid(order: Order, proof: Proof, matching: Matching, *, amount: str | None = None) -> Order:
+def paid(order: Order, proof: Proof, matching: Matching | None, *, amount: str | None = None) -> Order:
     """The first proof makes it PAID; further ones change nothing but what a mere event left open (cases F2-F6)."""
     known = order._replace(amount=order.amount or amount, payment_id=order.payment_id or proof.payment_id)
     if known.paid_at is None:
@@ -31,7 +31,7 @@ def paid(order: Order, proof: Proof, matching: Matching, *, amount: str | None =
     return _requested_unless_held(known, proof.at, matching, sure=not proof.by_event)
 
 
-def observed(order: Order, reading: Reading, proof: Proof, matching: Matching) -> Order:
+def observed(order: Order, reading: Reading, proof: Proof, matching: Matching | None) -> Order:
     """The newest version is what we show; PAID in any version is proof (cases F18, B18)."""
     if reading.version > order.observed_version:
         order = order._replace(
@@ -47,7 +47,7 @@ def observed(order: Order, reading: Reading, proof: Proof, matching: Matching) -
     return _requested_unless_held(order, proof.at, matching)
 
 
-def unreadable(order: Order, version: int, at: datetime, matching: Matching) -> Order:
+def unreadable(order: Order, version: int, at: datetime, matching: Matching | None) -> Order:
     """The service says that it has no such order: a test event's, or one too new to be read (cases F24, U30). What was
     requested stays requested (case G7)."""
     if version > max(order.observed_version, order.unreadable_version or 0):
@@ -55,7 +55,7 @@ def unreadable(order: Order, version: int, at: datetime, matching: Matching) -> 
     return _requested_unless_held(order, at, matching)
 
 
-def unanswered(order: Order, at: datetime, matching: Matching) -> Order:
+def unanswered(order: Order, at: datetime, matching: Matching | None) -> Order:
     """Nobody has answered in time whether there is such an order: then the signature is proof by itself."""
     return _requested_unless_held(order, at, matching, sure=order.unreadable_version is None)
 
@@ -75,7 +75,7 @@ def expired(order: Order, at: datetime) -> Order:
     return order._replace(expired_at=min(at, order.expired_at or at))
 
 
-def registered(order: Order, registration: Registration, at: datetime, matching: Matching) -> Order:
+def registered(order: Order, registration: Registration, at: datetime, matching: Matching | None) -> Order:
     """The merchant says what it expects of this order; one that was parked may go on (case F20). `registration` is the
     newest there is: it counts wholly, also where it names no amount."""
     known = order._replace(
@@ -108,8 +108,11 @@ def unfulfillable(order: Order, at: datetime) -> Order:
     return order._replace(unfulfillable_at=at, hold=None)
 
 
-def hold_for(order: Order, matching: Matching, *, sure: bool) -> Hold | None:
-    """What keeps a paid order from fulfilment, or None. `sure`: under `auto`, that it exists needs no read."""
+def hold_for(order: Order, matching: Matching | None, *, sure: bool) -> Hold | None:
+    """What keeps a paid order from fulfilment, or None. `sure`: under `auto`, that it exists needs no read. `matching`
+    None: it is history, and was shipped long since, so that nothing may let it go later (case B30)."""
+    if matching is None:
+        return None
     known, shown = order.registered_at is not None, order.observed_version > 0
     match matching:
         case "on" if not known:
@@ -130,7 +133,7 @@ def amounts_differ(order: Order) -> bool:
     return expected is None or said is None or expected != said
 
 
-def _requested_unless_held(order: Order, at: datetime, matching: Matching, *, sure: bool = False) -> Order:
+def _requested_unless_held(order: Order, at: datetime, matching: Matching | None, *, sure: bool = False) -> Order:
     if order.paid_at is None or order.requested_at is not None or order.unfulfillable_at is not None:
         return order
     held = hold_for(order, matching, sure=sure)

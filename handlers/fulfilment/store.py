@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import bindparam, exists, select, update
 
-from consumer.plugin import Context, Event
+from consumer.plugin import Context, Event, derived_id
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment.order import FINDING_OF_HOLD, Hold, Order, decimal
 from handlers.fulfilment.rules import amounts_differ
@@ -136,6 +136,13 @@ async def follow(ctx: Context, event: Event, order_id: str, change: Change, *, i
     if change.became("unfulfillable_at"):
         detail = {"reason": str(event.find("/data/reason") or "")[:500]}
         await _finding(ctx, "paid_unfulfillable", order_id, event.received_at, detail)
+
+
+def is_let_go(ctx: Context, order_id: str) -> bool:
+    """Whether an order that history says is paid is held by nothing (case B30). In a rebuild as it was then: before
+    2026-11-30 it was held for its amount, or for want of a registration."""
+    then = ctx.emitted_then
+    return then is None or derived_id(ctx.application, REQUESTED, f"order:{order_id}", "order") in then
 
 
 async def compare_again(ctx: Context, event: Event, order_id: str, order: Order) -> None:

@@ -232,6 +232,16 @@ async def test_a_charge_of_before_the_failure_prolongs_no_grace(shop: Shop) -> N
     assert shop.effects == ["granted default", "revoked default"], "the charge was old news"
 
 
+async def test_a_charge_of_a_time_to_come_prolongs_no_longer_than_one_of_now(shop: Shop) -> None:
+    # case: A41, G1
+    await shop.reads("ACTIVE")
+    await shop.reads("PAST_DUE")
+    charged = shop.event("renewed", at=shop.now + timedelta(days=3650))
+    await shop.feed(replace(charged, received_at=shop.now, trust=Trust.READ))
+    await shop.pass_time(days=15)
+    assert shop.effects == ["granted default", "revoked default"]
+
+
 @pytest.mark.parametrize("order", [["payment_failed", "ended"], ["ended", "payment_failed"], ["ended"]])
 async def test_the_fourth_failure_revokes_once(shop: Shop, order: list[str]) -> None:
     # case: A13

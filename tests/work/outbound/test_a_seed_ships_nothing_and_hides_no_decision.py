@@ -15,7 +15,9 @@ from consumer.ledger import Database
 from consumer.ledger.reading.read_requests import due
 from consumer.plugin import Context, Handler, declared, handles
 from consumer.wire import SEED
-from handlers.fulfilment.tables import ORDERS
+from handlers.findings import open_finding
+from handlers.fulfilment.tables import FINDINGS, ORDERS
+from tests.access.test_rebuild import live_in, rebuild, same_after_rebuild
 from tests.support.handling.live import Live
 from tests.support.handling.projections import START, observed, said
 
@@ -101,6 +103,79 @@ async def test_what_history_says_beside_the_payment_has_nothing_read(
     await live.arrive(said("order.paid", "evt_2", at=START, id="so1", order_id="A1"))
     await live.pass_time(60)
     assert TOLD == [("fulfilment.requested", "order:A1")], "what is paid now is shipped all the same"
+
+
+# case: B30, F21
+@pytest.mark.parametrize(
+    "named", [{"id": "so1"}, {"id": "so1", "order_id": "A1", "amount": "9"}], ids=["thin", "whole"]
+)
+async def test_history_is_held_for_no_amount_so_that_nothing_lets_it_go(live: Live, named: dict[str, Any]) -> None:
+    await live.register("cs_1", order_id="A1", customer="c", expected_amount="10", mode="payment")
+    await live.pass_time(1)
+    await live.arrive(listed("order.paid", "evt_1", **named), plan=SEED)
+    for version, amount in enumerate(("9", "10"), 1):
+        record = {"id": "so1", "order_id": "A1", "status": "PAID", "amount": amount}
+        await live.arrive(observed("order:A1", version, record, at=live.clock.now()))
+        await live.pass_time(60)
+    await live.register("cs_2", order_id="A1", customer="c", expected_amount="9", mode="payment")
+    await live.pass_time(60)
+    assert TOLD == []
+
+
+async def as_before(ctx: Context, event: Event) -> None:
+    """What a version before 2026-11-30 did with a seed's thin event."""
+    subject, detail = str(event.object_id), {"event_id": event.id}
+    await open_finding(ctx, FINDINGS, "paid_unidentified", subject, event.received_at, detail)
+    ctx.note(f"object:{subject}", "order.paid_unidentified", {}, detail)
+    ctx.request_read("service_order", subject)
+
+
+# case: G9, B30
+@pytest.mark.parametrize("matching", ["auto", "on", "read", "off"])
+@pytest.mark.parametrize("status", ["PAID", "PENDING"])
+async def test_what_an_older_version_made_of_history_is_rebuilt_as_it_was(
+    database: Database, monkeypatch: pytest.MonkeyPatch, matching: str, status: str
+) -> None:
+    async with live_in(database, options={"matching": matching}) as live:
+        with monkeypatch.context() as before:
+            before.setattr("handlers.fulfilment.handler._unidentified", as_before)
+            before.setattr("handlers.fulfilment.lookups.PAID_BEFORE", "none")
+            await live.arrive(listed("order.paid", "evt_1", id="so1"), plan=SEED)
+            live.clock.advance(10)
+            record = {"id": "so1", "order_id": "A1", "status": status}
+            await live.arrive(observed("order:A1", 1, record, at=live.clock.now()))
+            await live.pass_time(60)
+        await same_after_rebuild(live, [ORDERS])
+
+
+# case: B30
+async def test_a_rebuild_before_the_reads_makes_history_of_what_an_older_version_seeded(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TOLD.clear()
+    async with live_in(database, more=[teller()]) as live:
+        with monkeypatch.context() as before:
+            before.setattr("handlers.fulfilment.handler._unidentified", as_before)
+            await live.arrive(listed("order.paid", "evt_1", id="so1"), plan=SEED)
+        await rebuild(live).run(live.application)
+        live.clock.advance(10)
+        await live.arrive(
+            observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"}, at=live.clock.now())
+        )
+        await live.pass_time(60)
+    assert TOLD == []
+
+
+# case: G9, B30
+async def test_a_seed_whose_clock_was_ahead_is_rebuilt_in_its_place(database: Database) -> None:
+    async with live_in(database) as live:
+        live.clock.advance(1.5)
+        await live.arrive(listed("order.paid", "evt_1", id="so1"), plan=SEED)
+        live.clock._now -= timedelta(seconds=1.2)
+        record = {"id": "so1", "order_id": "A1", "status": "PENDING"}
+        await live.arrive(observed("order:A1", 1, record, at=live.clock.now()))
+        await live.pass_time(60)
+        await same_after_rebuild(live, [ORDERS])
 
 
 # case: A1, A37, A41, B30
