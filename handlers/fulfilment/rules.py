@@ -47,7 +47,7 @@ def observed(order: Order, reading: Reading, proof: Proof, matching: Matching | 
     return _requested_unless_held(order, proof.at, matching)
 
 
-def unreadable(order: Order, version: int, at: datetime, matching: Matching | None) -> Order:
+def unreadable(order: Order, version: int, at: datetime, matching: Matching) -> Order:
     """The service says that it has no such order: a test event's, or one too new to be read (cases F24, U30). What was
     requested stays requested (case G7)."""
     if version > max(order.observed_version, order.unreadable_version or 0):
@@ -55,7 +55,7 @@ def unreadable(order: Order, version: int, at: datetime, matching: Matching | No
     return _requested_unless_held(order, at, matching)
 
 
-def unanswered(order: Order, at: datetime, matching: Matching | None) -> Order:
+def unanswered(order: Order, at: datetime, matching: Matching) -> Order:
     """Nobody has answered in time whether there is such an order: then the signature is proof by itself."""
     return _requested_unless_held(order, at, matching, sure=order.unreadable_version is None)
 
@@ -75,7 +75,7 @@ def expired(order: Order, at: datetime) -> Order:
     return order._replace(expired_at=min(at, order.expired_at or at))
 
 
-def registered(order: Order, registration: Registration, at: datetime, matching: Matching | None) -> Order:
+def registered(order: Order, registration: Registration, at: datetime, matching: Matching) -> Order:
     """The merchant says what it expects of this order; one that was parked may go on (case F20). `registration` is the
     newest there is: it counts wholly, also where it names no amount."""
     known = order._replace(

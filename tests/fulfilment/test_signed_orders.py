@@ -307,3 +307,21 @@ async def test_history_is_asked_nothing(orders_with: Callable[..., Projections],
     await orders.feed(listed(source=Source.BACKFILL))
     assert await requests(orders) == 1, "which belongs to the seed's plan, and has no effect"
     assert await orders.asked() == set()
+
+
+@pytest.mark.parametrize("seeded_first", [True, False])
+@pytest.mark.parametrize("matching", ["auto", "on", "read", "off"])
+async def test_what_history_names_by_the_services_id_is_history_whatever_else_names_it_so(
+    orders_with: Callable[..., Projections], matching: str, *, seeded_first: bool
+) -> None:
+    # case: B30, F4, F20
+    orders = orders_with(matching=matching)
+    seeded, further = (said("order.paid", f"evt_{number}", id="so1") for number in (1, 2))
+    for event in (seeded, further) if seeded_first else (further, seeded):
+        orders.is_history = event is seeded
+        await orders.feed(event)
+    orders.is_history = False
+    await orders.feed(observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PENDING"}))
+    [request] = orders.of_type("fulfilment.requested")
+    assert request.is_history is True
+    assert (await orders.row(ORDERS))["hold"] is None
