@@ -111,16 +111,19 @@ class LoopWatch:
             await asyncio.to_thread(thread.join, 5.0)
 
     async def _beat(self) -> None:
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(self._interval_s)
-            self._heartbeat = time.monotonic()
-            self._beats += 1
-            lag_s = max(0.0, self._heartbeat - before - self._interval_s)
-            self._lags.append(lag_s)
-            self._late_since = None if lag_s < SLOW_LAG_S else self._late_since or before
-            if self._metrics is not None:
-                self._metrics.loop_lag.set(self.lag_s)
+        try:
+            while True:
+                before = time.monotonic()
+                await asyncio.sleep(self._interval_s)
+                self._heartbeat = time.monotonic()
+                self._beats += 1
+                lag_s = max(0.0, self._heartbeat - before - self._interval_s)
+                self._lags.append(lag_s)
+                self._late_since = None if lag_s < SLOW_LAG_S else self._late_since or before
+                if self._metrics is not None:
+                    self._metrics.loop_lag.set(self.lag_s)
+        finally:
+            self._stopped.set()  # with its loop, too, where nobody calls `stop`
 
     def _look(self, loop: asyncio.AbstractEventLoop, loop_thread: int) -> None:
         reported = 0.0

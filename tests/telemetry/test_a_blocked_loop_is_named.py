@@ -55,6 +55,17 @@ async def test_stopping_before_starting_is_safe() -> None:
     await LoopWatch().stop()
 
 
+def test_it_ends_with_its_loop_where_nobody_stops_it() -> None:
+    async def leaves() -> None:
+        LoopWatch(interval_s=0.01).start()
+
+    before = set(threading.enumerate())
+    asyncio.run(leaves())
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert not set(threading.enumerate()) - before
+
+
 async def test_a_loop_that_comes_late_each_time_is_slow_until_it_comes_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
