@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Protocol
@@ -43,6 +43,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.handling import dead, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.tables import RunStatus
+from consumer.settings import Settings
 
 app = typer.Typer(help="Dead runs: look, try again, give up.", no_args_is_help=True)
 
@@ -57,6 +58,17 @@ class Act(Protocol):
     ) -> Awaitable[int]:
         """Do it to these runs; returns to how many."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Listed:
+    """What a list shows: runs that fit, what the authors of their handlers tell the operator, how many of each kind
+    there are whatever the limit, and how many in all where none fits."""
+
+    runs: Sequence[DeadRun]
+    runbooks: Mapping[str, str]
+    by_kind: Counter[tuple[str, str | None]]
+    in_all: int
 
 
 def chosen(
@@ -98,12 +110,8 @@ def list_dead(
 ) -> None:
     """The dead runs that fit, oldest event first, grouped by what they died of; `--each` shows every one."""
     wanted = replace(wanted, discarded=discarded, limit=limit)
-    found, runbooks = run(_listed(wanted))
-    in_all = 0
-    if not found:
-        run(_require_known(wanted))
-        in_all = run(_totals(DeadFilter(discarded=discarded))).total()
-    by_kind = run(_totals(wanted)) if len(found) == limit else Counter((one.handler, one.fingerprint) for one in found)
+    listed = run(_listed(wanted))
+    found, runbooks, by_kind = listed.runs, listed.runbooks, listed.by_kind
     output = Output(as_json)
     groups, total, kinds = death_groups(found, by_kind, runbooks), by_kind.total(), len(by_kind)
     is_all = total < COUNT_MAX
@@ -128,7 +136,7 @@ def list_dead(
              one.fingerprint, one.reason, place_in(one.trace)]
             for one in found
         ],
-        empty=_none_fits(in_all, discarded=discarded),
+        empty=_none_fits(listed.in_all, discarded=discarded),
     )  # fmt: skip
     for handler, text in runbooks.items():
         output.line(f"runbook of {handler}: {text}")
@@ -202,9 +210,7 @@ def _act(wanted: DeadFilter, everything: bool, reason: str, yes: bool, as_json: 
     reason = checked_reason(reason)
     if not everything and replace(wanted, limit=0, discarded=False) == DeadFilter(limit=0):
         raise UsageError(f"say which to {verb}: a filter, or --all")
-    found, is_more = page(run(_search(replace(wanted, limit=wanted.limit + 1))), wanted.limit)
-    if not found:
-        run(_require_known(wanted))
+    found, is_more = run(_chosen(wanted))
     if found:
         consent(_question(verb, found), yes=yes)
     done = run(_do(found, reason, act)) if found else 0
@@ -223,13 +229,11 @@ def _question(verb: str, found: Sequence[DeadRun]) -> str:
     return f"{verb} {len(found)} run(s) of {names}{why}?"
 
 
-async def _require_known(wanted: DeadFilter) -> None:
+async def _require_known(session: AsyncSession, settings: Settings, wanted: DeadFilter) -> None:
     """Raise UsageError or NotFound for what nobody has ever had: "no run fits" would hide the slip of a finger."""
-    settings = looking()[0]
-    async with ledger(settings) as database, database.reading() as session:
-        await require_named(session, settings, wanted)
-        if wanted.fingerprint is not None:
-            await require_fingerprint(session, wanted.fingerprint, discarded=wanted.discarded)
+    await require_named(session, settings, wanted)
+    if wanted.fingerprint is not None:
+        await require_fingerprint(session, wanted.fingerprint, discarded=wanted.discarded)
 
 
 async def _whose(customer: str, application: str | None) -> tuple[tuple[str, str], ...]:
@@ -238,21 +242,31 @@ async def _whose(customer: str, application: str | None) -> tuple[tuple[str, str
         return await whose_keys(session, settings, customer, application)
 
 
-async def _search(wanted: DeadFilter) -> Sequence[DeadRun]:
-    async with ledger(settings_looking()) as database, database.reading() as session:
-        return await dead.search(session, wanted)
+async def _chosen(wanted: DeadFilter) -> tuple[Sequence[DeadRun], bool]:
+    """Those that fit, and whether there are more than the limit. Raises UsageError, NotFound."""
+    settings = settings_looking()
+    async with ledger(settings) as database, database.reading() as session:
+        found, is_more = page(await dead.search(session, replace(wanted, limit=wanted.limit + 1)), wanted.limit)
+        if not found:
+            await _require_known(session, settings, wanted)
+        return found, is_more
 
 
-async def _listed(wanted: DeadFilter) -> tuple[Sequence[DeadRun], Mapping[str, str]]:
-    """Those that fit, and what the authors of their handlers tell the operator."""
-    async with ledger(settings_looking()) as database, database.reading() as session:
-        found = await dead.search(session, wanted)
-        return found, await handlers.runbooks(session, {one.handler for one in found})
-
-
-async def _totals(wanted: DeadFilter) -> Counter[tuple[str, str | None]]:
-    async with ledger(looking()[0]) as database, database.reading() as session:
-        return await dead.totals(session, wanted)
+async def _listed(wanted: DeadFilter) -> _Listed:
+    settings = settings_looking()
+    async with ledger(settings) as database, database.reading() as session:
+        found, in_all = await dead.search(session, wanted), 0
+        if not found:
+            await _require_known(session, settings, wanted)
+            in_all = (await dead.totals(session, DeadFilter(discarded=wanted.discarded))).total()
+        return _Listed(
+            runs=found,
+            runbooks=await handlers.runbooks(session, {one.handler for one in found}),
+            by_kind=await dead.totals(session, wanted)
+            if len(found) == wanted.limit
+            else Counter((one.handler, one.fingerprint) for one in found),
+            in_all=in_all,
+        )
 
 
 async def _do(found: Sequence[DeadRun], reason: str, act: Act) -> int:
