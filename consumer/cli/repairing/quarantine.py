@@ -15,7 +15,7 @@ from consumer.broker import Broker, Message, open_broker
 from consumer.cli.bootstrap import ledger, run, settings_for, settings_looking
 from consumer.cli.consent import Reason as Why
 from consumer.cli.consent import Yes, actor, checked_reason, consent
-from consumer.cli.filters import EARLIEST, Application, Limit, require_application, takes
+from consumer.cli.filters import EARLIEST, Application, Limit, more_line, page, require_application, takes
 from consumer.cli.output import Json, Output
 from consumer.console.event_view import delivery_document
 from consumer.console.operators.quarantined import RETRIED, Again, note, take_out, throw_away
@@ -55,21 +55,22 @@ def list_quarantine(
     async def load() -> tuple[list[dict[str, Any]], Counter[str]]:
         settings = settings_looking()
         async with ledger(settings) as database, database.reading() as session:
-            rows = await quarantine.newest(session, application=application, reason=reason, limit=limit)
+            rows = await quarantine.newest(session, application=application, reason=reason, limit=limit + 1)
             counted = await quarantine.count_since(session, EARLIEST, application)
         if not rows:
             require_application(application, settings)
         return [delivery_document(row) for row in rows], counted
 
-    rows, counted = run(load())
+    found, counted = run(load())
+    rows, is_more = page(found, limit)
     output = Output(as_json)
-    output.document({"quarantine": rows, "groups": dict(counted.most_common())})
+    output.document({"quarantine": rows, "groups": dict(counted.most_common()), "more": is_more})
     columns = ["id", "received_at", "application", "event_id", "reason", "detail", "bytes"]
     output.table(
         columns, [[row[name] for name in columns] for row in rows], empty=_none_fits(counted.total(), application)
     )
-    if len(rows) == limit:
-        output.line(f"there may be more: these are the newest {limit} (--limit, --reason)")
+    if is_more:
+        output.line(more_line(limit))
     if counted.total() > 1:
         output.line("in all: " + ", ".join(f"{word} {count}" for word, count in counted.most_common()))
         of_it = f"--because {reason.value if reason is not None else counted.most_common(1)[0][0]}"
@@ -209,7 +210,7 @@ def _found(settings: Settings, chosen: Wanted) -> tuple[Sequence[Kept], bool]:
     found = run(_rows(settings, chosen._replace(limit=chosen.limit + 1)))
     if not found:
         require_application(chosen.application, settings)
-    return found[: chosen.limit], len(found) > chosen.limit
+    return page(found, chosen.limit)
 
 
 async def _rows(settings: Settings, chosen: Wanted) -> Sequence[Kept]:

@@ -67,9 +67,11 @@ def test_the_list_says_how_all_of_a_reason_are_retried_or_thrown_away(desk: Desk
 def test_show_retry_discard(desk: Desk, environ: dict[str, str], tmp_path: Path) -> None:
     asyncio.run(_put(environ, "dlv_1", "dlv_2", "dlv_3"))
     first, second, third = sorted(one["id"] for one in desk.ask("quarantine", "list")["quarantine"])
-    listed = desk.ask("quarantine", "list", "--limit", "1")
-    assert (len(listed["quarantine"]), listed["groups"]) == (1, {"not_confirmed": 3})
-    assert "there may be more" in desk.call("quarantine", "list", "--limit", "1").stdout
+    for limit, is_more in (("1", True), ("3", False)):
+        listed = desk.ask("quarantine", "list", "--limit", limit)
+        assert (len(listed["quarantine"]), listed["more"]) == (int(limit), is_more)
+        assert listed["groups"] == {"not_confirmed": 3}
+        assert ("there is more" in desk.call("quarantine", "list", "--limit", limit).stdout) == is_more
     shown = desk.ask("quarantine", "show", str(first))
     assert (shown["reason"], shown["event_id"], "body" in shown) == ("not_confirmed", "evt_1", False)
     assert desk.ask("audit", "list")["entries"] == []
