@@ -50,7 +50,7 @@ DIFFERS = 3
 """The exit code when something came out otherwise than planned."""
 ITEMS_SHOWN = 10_000
 LEFT_OUT = {
-    "seeded": "history taken in without effects stays so",
+    "seeded": "history taken in without effects stays so; what died of it, `consumer dead redrive` lets try again",
     "test": "the service shows nothing of what a test event is about",
     "archived": "`consumer events import` brings their bodies back, then plan again",
 }
@@ -153,7 +153,7 @@ def _say_plan(output: Output, shown: Mapping[str, Any]) -> None:
     if shown["reads"]:
         output.line(f"would ask for {shown['reads']} read(s)")
     for why, count in shown["refused"].items():
-        output.line(f"left out: {count} event(s) that are {why}: {LEFT_OUT[why]}")
+        output.line(f"left out: {count} that are {why}: {LEFT_OUT[why]}")
     if not shown["counted_all"]:
         left = sum(count for states in shown.get("left_alone", {}).values() for count in states.values())
         output.line(f"at least {left} other run(s) are left alone as they stand; not all were counted")

@@ -39,8 +39,8 @@ ACTIONS: Final[Mapping[str, Action]] = {
 @dataclass(frozen=True, kw_only=True)
 class PlanFilter:
     """What a plan is about; None means any. Times are of an event's arrival. `status`, `fingerprint` and `code` are of
-    runs. `forced`: also what succeeded; what was skipped (given up, say) only where `status` names it, and never what
-    was taken in as history (case B30). `also`: (application, key) of what belongs to the subscription
+    runs. `forced`: also what succeeded; what was skipped (given up, say) only where `status` names it. What was taken
+    in as history never fits (case B30). `also`: (application, key) of what belongs to the subscription
     or the customer, and whose events mostly do not say so."""
 
     since: datetime | None = None
@@ -154,20 +154,20 @@ _OF_RUN: Final = (
 
 
 async def _with_runs(
-    session: AsyncSession, wanted: PlanFilter, types: Collection[str], limit: int
+    session: AsyncSession, wanted: PlanFilter, types: Collection[str], limit: int, *, seeded: bool = False
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     """Events and their runs that fit. What waits is found by its state, the rest by its event. No statement joins: each
     asks for one thing by an index, and tells of the other by a probe, which no planner turns round."""
     if wanted.is_of_few:
-        return await _of_few(session, wanted, wanted.statuses, limit)
+        return await _of_few(session, wanted, wanted.statuses, limit, seeded=seeded)
     if _WAITING.issuperset(wanted.statuses):
-        states = [RunStatus(one) for one in wanted.statuses]
-        return [row for state in states for row in await session.execute(_by_state(wanted, state, limit))]
+        states = [_by_state(wanted, RunStatus(one), limit, seeded=seeded) for one in wanted.statuses]
+        return [row for state in states for row in await session.execute(state)]
     return list(await session.execute(_by_event(wanted, types, limit)))
 
 
 async def _of_few(
-    session: AsyncSession, wanted: PlanFilter, statuses: Collection[str], limit: int
+    session: AsyncSession, wanted: PlanFilter, statuses: Collection[str], limit: int, *, seeded: bool
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     """Of the events of an id: few, whatever became of them."""
     fits = (*_conditions(wanted), *await _named(session, wanted))
@@ -175,14 +175,14 @@ async def _of_few(
     rows: list[Row[*tuple[Any, ...]]] = []
     for some in matching(_RUNS.c.event_id, (_RUNS.c.application,), ((row.id, row.application) for row in found)):
         stands = lanes.stands(*map(RunStatus, statuses))
-        rows += await session.execute(select(*_OF_RUN).where(some, stands, *_run_conditions(wanted)))
+        rows += await session.execute(select(*_OF_RUN).where(some, stands, *_run_conditions(wanted, seeded=seeded)))
     return rows
 
 
-def _by_state(wanted: PlanFilter, status: RunStatus, limit: int) -> Select[Any]:
+def _by_state(wanted: PlanFilter, status: RunStatus, limit: int, *, seeded: bool = False) -> Select[Any]:
     """Among the runs that stand so: by the partial index of them."""
     event = select(_EVENTS.c.type).where(_SAME, *_conditions(wanted)).limit(1).scalar_subquery()
-    fits = (lanes.is_status(status), *_run_conditions(wanted), event.is_not(None))
+    fits = (lanes.is_status(status), *_run_conditions(wanted, seeded=seeded), event.is_not(None))
     return select(*_OF_RUN).where(*fits).order_by(_RUNS.c.seq, _RUNS.c.handler).limit(limit)
 
 
@@ -289,14 +289,15 @@ async def _named(session: AsyncSession, wanted: PlanFilter) -> Sequence[ColumnEl
     return (among(_EVENTS.c.application, await each_of(session, _EVENTS.c.application)),)
 
 
-def _run_conditions(wanted: PlanFilter) -> list[Any]:
+def _run_conditions(wanted: PlanFilter, *, seeded: bool = False) -> list[Any]:
+    """History that was taken in without effects is left alone: for a plan it would have them (case B30)."""
     exact = {
         _RUNS.c.handler: wanted.handler,
         _RUNS.c.fingerprint: wanted.fingerprint,
         _RUNS.c.code: wanted.reason_code,
     }
     found = [column == value for column, value in exact.items() if value is not None]
-    return [*found, _PLAN != SEED] if wanted.forced else found
+    return [*found, _PLAN == SEED if seeded else _PLAN != SEED]
 
 
 async def _followers(session: AsyncSession, found: Sequence[Pair], limit: int) -> tuple[list[Pair], bool]:
@@ -308,8 +309,8 @@ async def _followers(session: AsyncSession, found: Sequence[Pair], limit: int) -
     is_more = False
     named = ((key, application, handler) for application, handler, key in first)
     for some in matching(_RUNS.c.key, (_RUNS.c.application, _RUNS.c.handler), named):
-        parked = select(*_OF_RUN).where(some, lanes.is_status(RunStatus.PARKED)).order_by(_RUNS.c.seq).limit(limit + 1)
-        of_some = (await session.execute(parked)).all()
+        parked = select(*_OF_RUN).where(some, lanes.is_status(RunStatus.PARKED), _PLAN != SEED)
+        of_some = (await session.execute(parked.order_by(_RUNS.c.seq).limit(limit + 1))).all()
         rows += [_pair(row, Action.FOLLOW) for row in of_some[:limit]]
         is_more |= len(of_some) > limit
     return [pair for pair in rows if pair.id not in mine and pair.seq > first[pair.lane]], is_more
@@ -350,20 +351,20 @@ def _count(found: dict[str, Counter[str]], rows: Sequence[Row[*tuple[Any, ...]]]
 
 
 async def seeded(session: AsyncSession, wanted: PlanFilter, types: Collection[str]) -> int:
-    """How many events would fit, were they not history taken in without effects; counted up to COUNTED_MAX."""
+    """How many would fit, were they not history taken in without effects: runs that wait, events that the handler never
+    saw, and with force whatever became of them. Each counted up to COUNTED_MAX."""
+    waiting = 0 if wanted.forced else len(await _with_runs(session, wanted, types, COUNTED_MAX, seeded=True))
     if wanted.handler is None or not (wanted.takes_new or wanted.forced):
-        return 0
-    is_seeded = not_(and_(*_not_seeded()))
-    named = await _named(session, wanted)
+        return waiting
     ran = _run_of(wanted.handler)
     fits = (
         *_conditions(wanted),
-        *named,
+        *await _named(session, wanted),
         _wants(wanted, types),
         or_(ran.is_(None), _run_of(wanted.handler, _PLAN) == SEED) if wanted.forced else ran.is_(None),
-        is_seeded,
+        not_(and_(*_not_seeded())),
     )
-    return await up_to(session, select(_EVENTS.c.seq).where(*fits), COUNTED_MAX)
+    return waiting + await up_to(session, select(_EVENTS.c.seq).where(*fits), COUNTED_MAX)
 
 
 async def archived(session: AsyncSession, wanted: PlanFilter, types: Collection[str]) -> int:

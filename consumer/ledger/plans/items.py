@@ -19,6 +19,7 @@ from consumer.ledger.handling.runs import these
 from consumer.ledger.plans.candidates import Pair
 from consumer.ledger.plans.tables import RENEWS, Action, ItemStatus, PlanItemRow, PlanRow, PlanStatus
 from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, RunRow, RunStatus
+from consumer.wire import SEED
 
 _PLANS: Table = PlanRow.__table__
 _ITEMS: Table = PlanItemRow.__table__
@@ -33,6 +34,8 @@ _IS_PENDING = _ITEMS.c.status == literal_column(f"'{ItemStatus.PENDING.value}'")
 """The word is in the statement itself, so that the partial index of it serves."""
 _IS_LEFT = unindexed(_ITEMS.c.status) == ItemStatus.PENDING.value
 """The same of items that are found by their ids."""
+_IS_NEWS = func.coalesce(_RUNS.c.plan, "") != SEED
+"""No history that was taken in without effects: for a plan it would have them (case B30)."""
 PlannedEvent = tuple[str, str, str]
 """(plan, application, event id)."""
 FROM: Final[Mapping[str, tuple[RunStatus, ...]]] = {
@@ -275,7 +278,7 @@ async def claim_followers(session: AsyncSession, plan: str, now: datetime) -> No
     columns = (_ITEMS.c.application, _ITEMS.c.event_id, _ITEMS.c.handler)
     ids = [_id(row) for row in await session.execute(select(*columns).where(mine).order_by(*columns))]
     for some in these(ids):
-        parked = update(_RUNS).where(some, lanes.stands(RunStatus.PARKED))
+        parked = update(_RUNS).where(some, lanes.stands(RunStatus.PARKED), _IS_NEWS)
         await session.execute(parked.values(plan=plan, updated_at=now))
 
 
@@ -361,8 +364,10 @@ async def _set_due(
     if renews_keys and action in RENEWS:
         values["key_plan"] = plan
     as_planned = (
-        lanes.stands(*FROM[action]), or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now)
-    )  # fmt: skip
+        lanes.stands(*FROM[action]),
+        or_(_RUNS.c.claimed_until.is_(None), _RUNS.c.claimed_until < now),
+        _IS_NEWS,
+    )
     changed: set[tuple[str, str, str]] = set()
     for some in these(map(_id, rows)):
         statement = update(_RUNS).where(some, *as_planned).values(values)
