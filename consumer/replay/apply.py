@@ -198,8 +198,13 @@ class Apply:
                 if found:
                     raise PlanMoved(found, plan=plan_id)
                 await self._planner.require_workers(plan_id)
+                if not await self._tenure.take():  # to look may take longer than a lease lasts
+                    raise _in_progress(None, plan_id)
         async with self._database.transaction() as session:
             now = self._clock.now()
+            await plans.take_turns(session)
+            if (other := await plans.applying(session)) is not None:
+                raise _in_progress(other, plan_id)
             if not await plans.begin(session, plan_id, by=by, reason=reason, now=now):
                 raise PlanOver(plan=plan_id)
             if gone := await items.archived(session, plan_id):

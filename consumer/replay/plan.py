@@ -25,6 +25,9 @@ from consumer.replay.prediction import Predictor
 from consumer.replay.turns import Turned
 
 ITEMS_MAX: Final = 100_000
+FORCED_MORE: Final = (
+    "by force more fits than a plan holds, and a second plan would do the same ones again: narrow it (--since, --until)"
+)
 SAMPLE: Final = 10
 
 Told = Callable[[int, int], None]
@@ -46,12 +49,14 @@ class Planner:
         """Freeze what fits, predict it, store both; returns the plan as it is shown. Nothing else is written.
 
         Raises PlanRefused for an event that was never proved, or is a test (case R9), NotFound for a handler nobody
-        has, UsageError for one that is not installed here.
+        has, UsageError for one that is not installed here, and for more than a plan holds where it is by force.
         """
         now = self.clock.now()
         wanted = replace(wanted, until=min(wanted.until or now, now))
         plan_id = plans.new_id()
         pairs, is_more = await self._pairs(wanted)
+        if is_more and wanted.forced:
+            raise UsageError(FORCED_MORE, most=ITEMS_MAX)
         turned = await self._predict(pairs, plan_id, renews_keys=renews_keys, told=told)
         predicted = [(one.pair, effects) for one, effects in turned]
         tests = _events(one for one in pairs if one.action is not Action.FOLLOW) - _events(

@@ -14,19 +14,18 @@ from typing import Final
 from consumer.errors import WrongApplication
 from consumer.events import first
 from consumer.ledger.reading import sync_state
-from consumer.ledger.reading.sync_state import KeptState
+from consumer.ledger.reading.sync_state import IDENTITY, KeptState
 from consumer.payments import ApiError, Priority, ServerError
 from consumer.sync.api import held_up_s
 from consumer.sync.application import Application
 from consumer.telemetry.logs import Condition
 
-WALK: Final = "identity"
 # The service shows none of the application record's fields: where its own id may be.
 ID_PLACES: Final = ("/id", "/app_id", "/application_id", "/application/id", "/data/id")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Owner(KeptState, walk=WALK):
+class Owner(KeptState, walk=IDENTITY):
     """Whose data they are: the app id of the credentials, and the application's own id where the service shows one."""
 
     app_id: str | None = None
@@ -70,7 +69,7 @@ class Identity:
     async def _held_as(self, known: Owner) -> str | None:
         """The name under which the ledger has them already."""
         async with self._app.database.reading() as session:
-            held = await sync_state.of_all(session, WALK)
+            held = await sync_state.of_all(session, IDENTITY)
         return next((name for name, one in held.items() if Owner.load(one).app_id == known.app_id), None)
 
     def _compare(self, kept: Owner, known: Owner, *, held_as: str | None = None) -> None:

@@ -16,7 +16,8 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from consumer.archive import bring, export
-from consumer.cli.repairing import rebuild
+from consumer.archive.prune import Pruned
+from consumer.cli.repairing import archive, rebuild
 from consumer.columns import unpacked
 from consumer.errors import LedgerUnavailable
 from consumer.events import Delivery
@@ -31,9 +32,10 @@ from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import observations, quarantine, read_requests
 from consumer.ledger.reading.observation import ObjectKind, observation_id
 from consumer.ledger.reading.observations import Observed
-from consumer.ledger.tables import AuditRow, ObservationRow, QuarantineRow, ReadRow
+from consumer.ledger.tables import AuditRow, DeadLetterRow, ObservationRow, QuarantineRow, ReadRow
 from consumer.reason import Reason
-from consumer.sync.backfill.cutover import Began
+from consumer.sync.backfill.cutover import Began, Left, left_alone
+from consumer.sync.identity import Owner
 from consumer.sync.reconcile.state import ReconcileState, load_state
 from consumer.work.registry import BrokenPlugin, Registry, handlers_of
 from tests.access.test_rebuild import OURS, PLUGINS
@@ -46,6 +48,7 @@ from tests.support.ports import free_port
 from tests.support.process import command
 
 AUDIT = AuditRow.__table__
+LETTERS = DeadLetterRow.__table__
 READS = ReadRow.__table__
 OBSERVATIONS = ObservationRow.__table__
 QUARANTINE = QuarantineRow.__table__
@@ -73,25 +76,52 @@ async def told(database: Database) -> list[Any]:
     return [(row["event_id"], row["type"], row["published_at"]) for row in await rows(database, OUTBOX)]
 
 
+async def letters(database: Database) -> list[dict[str, Any]]:
+    return [{name: row[name] for name in row if name != "id"} for row in await rows(database, LETTERS)]
+
+
 async def _is_owed(database: Database) -> bool:
     async with database.reading() as session:
         return bool(await derivation.owed(session))
 
 
 # case: G12
-@pytest.mark.parametrize("role", ["work", "sync"])
+@pytest.mark.parametrize("role", ["work", "sync", "console"])
 async def test_nothing_is_written_down_while_somebody_goes_on(
     sqlite_ledger: Database, tmp_path: Path, role: str
 ) -> None:
     """What it published last would be in the files, as what is known, and its record in a log that is left behind."""
-    async with sqlite_ledger.transaction() as session:
-        now = await shared_time(session)
-        pulse = Pulse(process="p", role=role, host="h", pid=1, version="1", started_at=now, ready=True, since=now)
-        await processes.beat(session, [pulse], now)
+    await _begins(sqlite_ledger, role)
     desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
     said = await asyncio.to_thread(desk.ask, "events", "export", "--archive", str(tmp_path / "kept"), code=1)
     assert "error[work_goes_on]" in said
     assert not list((tmp_path / "kept").glob("*.gz"))
+
+
+# case: G12
+async def test_what_a_worker_that_began_meanwhile_may_have_changed_is_thrown_away(
+    sqlite_ledger: Database, tmp_path: Path
+) -> None:
+    async def meanwhile(database: Database, folder: Path, **named: Any) -> Pruned:
+        done = await export.export(database, folder, **named)
+        assert done.files
+        await _begins(database, "work")
+        return done
+
+    async with sqlite_ledger.transaction() as session:
+        await events.record(session, [event(1)], NOW)
+    desk = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"})
+    with patch.object(archive, "export", meanwhile):
+        said = await asyncio.to_thread(desk.ask, "events", "export", "--archive", str(tmp_path / "kept"), code=1)
+    assert "error[work_goes_on]" in said
+    assert not list((tmp_path / "kept").iterdir())
+
+
+async def _begins(database: Database, role: str) -> None:
+    async with database.transaction() as session:
+        now = await shared_time(session)
+        pulse = Pulse(process="p", role=role, host="h", pid=1, version="1", started_at=now, ready=True, since=now)
+        await processes.beat(session, [pulse], now)
 
 
 # case: G9
@@ -136,6 +166,7 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         files = await exported(shop.desk, tmp_path / "kept")
         decided, was_told = await shop.decisions(), await told(sqlite_ledger)
         ran = [(row["event_id"], row["handler"], row["status"]) for row in await shop.rows(RUNS)]
+        died = await letters(sqlite_ledger)
     database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
     try:
         await schema.upgrade(database)
@@ -144,6 +175,7 @@ async def test_the_same_decisions_and_nobody_is_told(sqlite_ledger: Database, tm
         assert found["without_state"] == ["default"], "no walk is told of, as where only what was pruned is at hand"
         assert found["events"] == len(await rows(database, EVENTS)) > 10
         assert [(one["event_id"], one["handler"], one["status"]) for one in await rows(database, RUNS)] == ran
+        assert await letters(database) == died != [], "by which a discard is taken back"
         assert await told(database) == was_told
         assert "not_derived" in (await asyncio.to_thread(desk.call, "invariants")).stdout
         settings = {"CONSUMER_DATABASE_URL": empty_url, "CONSUMER_BROKER_URL": f"embedded:{tmp_path}/log.db"}
@@ -182,10 +214,11 @@ async def test_what_was_no_history_before_is_none_in_the_new_ledger(
 ) -> None:
     """An order that was paid while the ledger moved is shipped, however long that took: the new one knows when its
     first walk began. Once it has all events: what it lacks since then is acted on."""
-    began = Began(began=NOW - timedelta(days=200))
+    began, owner = Began(began=NOW - timedelta(days=200)), Owner(app_id="svc_app_ours")
     async with opened(sqlite_ledger, f"sqlite+aiosqlite:///{tmp_path}/ledger.db") as shop:
         async with sqlite_ledger.transaction() as session:
-            await began.keep(session, "default", token=7, now=NOW)
+            for one in (began, owner, Left(events=7)):
+                await one.keep(session, "default", token=7, now=NOW)
         with patch.object(export, "FILE_EVENTS", 1):  # several files
             files = await exported(shop.desk, tmp_path / "kept")
     database, desk = Database(empty_url), Desk({"CONSUMER_DATABASE_URL": empty_url})
@@ -196,6 +229,7 @@ async def test_what_was_no_history_before_is_none_in_the_new_ledger(
         assert "events of the export are lacking" in done.stdout
         async with database.reading() as session:
             assert await Began.of(session, "default") == Began(), "what is lacking would be shipped again"
+            assert await Owner.of(session, "default") == owner, "another application's would be, too"
         async with database.transaction() as session:
             await session.execute(delete(AUDIT))  # a trail comes into a ledger without a note
         done = await asyncio.to_thread(desk.call, "events", "import", "--missing", *rest)
@@ -203,6 +237,7 @@ async def test_what_was_no_history_before_is_none_in_the_new_ledger(
         assert "of default nothing that was read" in done.stdout, "as in an export from before these were written down"
         async with database.transaction() as session:
             assert await Began.of(session, "default") == began
+            assert await left_alone(session, "default") == 7
             await began.keep(session, "default", token=1, now=NOW)  # a leader of the new ledger may write it
             await Began(began=NOW).keep(session, "default", token=1, now=NOW)
         await asyncio.to_thread(desk.ask, "events", "import", "--missing", *rest)

@@ -15,11 +15,11 @@ from consumer.errors import LedgerUnavailable
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.reading import hints, quarantine, sync_state
+from consumer.ledger.reading.sync_state import IDENTITY
 from consumer.lists.bookmark import ListOrder
 from consumer.payments import Credentials, PaymentsClient
 from consumer.reason import Reason
 from consumer.sync.api import ApplicationApi
-from consumer.sync.identity import WALK
 from tests.sync.conftest import SteppedClock, World, delivery
 from tests.sync.service import Json
 
@@ -209,9 +209,9 @@ async def test_an_identity_that_cannot_be_read_now_is_no_wrong_one(world: World)
     world.service.failing.clear()
     assert said(await doctor.identity(world.api, world.database, world.clock)) == (Grade.OK, "the ledger's application")
     async with world.database.transaction() as session:
-        assert await sync_state.load(session, "default", WALK) is None, "whoever only looks remembers nothing"
+        assert await sync_state.load(session, "default", IDENTITY) is None, "whoever only looks remembers nothing"
         state = {"app_id": "svc_app_other", "service_id": None}
-        await sync_state.keep(session, "default", WALK, state, token=1, now=NOW)
+        await sync_state.keep(session, "default", IDENTITY, state, token=1, now=NOW)
     wrong = await doctor.identity(world.api, world.database, world.clock)
     assert (wrong.grade, wrong.text[:25]) == (Grade.FAIL, "error[wrong_application]:")
 

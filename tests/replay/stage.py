@@ -87,10 +87,12 @@ class Shop:
 
 
 async def all_relayed(database: Database) -> bool:
-    """Whether every derived event is in the log, which is later than taken where it was emitted."""
+    """Whether every derived event is in the log, which is later than taken where it was emitted, and every dead letter
+    in its own."""
     async with database.reading() as session:
-        waits = "SELECT count(*) FROM outbox WHERE published_at IS NULL OR on_way IS NOT NULL"
-        return bool(await session.scalar(text(waits)) == 0)
+        events = "SELECT count(*) FROM outbox WHERE published_at IS NULL OR on_way IS NOT NULL"
+        letters = "SELECT count(*) FROM dead_letters WHERE published_at IS NULL"
+        return not any([await session.scalar(text(waits)) for waits in (events, letters)])
 
 
 async def tables(database: Database) -> dict[str, Any]:

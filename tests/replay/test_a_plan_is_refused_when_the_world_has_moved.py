@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
+from sqlalchemy import text
 
 from consumer.broker import Broker
 from consumer.errors import PlanInProgress, PlanMoved, PlanOver, PlanRefused, PlanTooOld
@@ -14,10 +15,12 @@ from consumer.events import Delivery, Event, Locators, Source, Trust, build_even
 from consumer.ledger import Database
 from consumer.ledger.handling import events
 from consumer.ledger.plans import plans
+from consumer.ledger.plans.tables import PlanRow
 from consumer.ledger.reading import observations, quarantine
 from consumer.ledger.reading.observations import Observed
 from consumer.plugin import Context, handles
 from consumer.reason import Reason
+from consumer.replay.plan import Planner
 from tests.replay.stage import Shop, all_relayed, tables
 from tests.support.ports import eventually
 from tests.work.workshop import AT, order_paid
@@ -114,6 +117,38 @@ async def test_a_second_operator_is_refused(database: Database, broker: Broker) 
             await shop.replaying().apply(mine)
         assert (await shop.replaying().apply(other)).is_as_planned
         assert shop.sent()["mail"] == 1, "what was cancelled was not done"
+
+
+# case: R15
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_who_began_while_the_first_one_still_looked_is_not_got_in_the_way_of(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    """To look again at a large plan takes longer than a lease lasts."""
+    shop = Shop(database, broker, broken={"mail"})
+    work = shop.workshop()
+    await work.publish(order_paid(1), order_paid(2))
+    look_again = Planner.look_again
+
+    async def for_long(self: Planner, row: PlanRow, max_age: timedelta) -> list[dict[str, str]]:
+        async with database.transaction() as session:
+            if is_killed:
+                await plans.begin(session, other["id"], by="bob", reason="his", now=work.clock.now())
+            else:
+                await session.execute(
+                    text("UPDATE leases SET holder = 'bob/1', token = token + 1 WHERE role = 'replay'")
+                )
+        return await look_again(self, row, max_age)
+
+    async with work.working():
+        await eventually(lambda: work.count("shop:mail", "dead", 2))
+        shop.broken.clear()
+        mine, other = [await shop.replaying().plan(event=name) for name in ("evt_1", "evt_2")]
+        monkeypatch.setattr(Planner, "look_again", for_long)
+        with pytest.raises(PlanInProgress):
+            await shop.replaying().apply(mine)
+        assert (await shop.replaying().row(mine)).status == "planned"
+    assert shop.sent()["mail"] == 0
 
 
 # case: R9

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 from sqlalchemy import text
 
 from consumer.broker import Broker
 from consumer.console.find import find
+from consumer.errors import UsageError
 from consumer.ledger import Database
+from consumer.replay import plan as planning
 from tests.replay.stage import Shop
 from tests.support.ports import eventually
 from tests.work.workshop import order_paid
@@ -47,6 +50,23 @@ async def test_the_key_is_the_same_unless_it_is_renewed(database: Database, brok
         rows = await session.execute(text("SELECT action, reason, after FROM audit WHERE action = 'replay.planned'"))
         told = [(row.reason, orjson.loads(row.after)["forced"]) for row in rows]
     assert ("once more", True) in told
+
+
+# case: R5
+async def test_by_force_a_plan_is_of_all_or_none(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was done by force fits as before: a second plan, for the rest, would do the same ones again."""
+    shop = Shop(database, broker)
+    work = shop.workshop()
+    await work.publish(order_paid(1), order_paid(2))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(6))
+    monkeypatch.setattr(planning, "ITEMS_MAX", 1)
+    with pytest.raises(UsageError, match="narrow it"):
+        await shop.replaying().plan(handler="shop:mail", forced=True, reason="all once more")
+    one = await shop.replaying().plan(handler="shop:mail", forced=True, reason="this one", order="order-2")
+    assert (one["actions"], one["complete"]) == ({"rerun": 1}, True)
 
 
 # case: R2, R5

@@ -9,12 +9,11 @@ import pytest
 from consumer.checks.certificate import Certifier
 from consumer.errors import AnotherLeads, WrongApplication
 from consumer.ledger.reading import sync_state
-from consumer.ledger.reading.sync_state import FIRST_WALK
+from consumer.ledger.reading.sync_state import FIRST_WALK, IDENTITY
 from consumer.lists.bookmark import WALK as EVENTS
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.report import BackfillOptions
 from consumer.sync.health.status import application_status
-from consumer.sync.identity import WALK as IDENTITY
 from consumer.sync.reconcile.state import WALK as RECONCILE
 from consumer.sync.reconcile.state import take_over
 from consumer.sync.role import ApplicationSync, SyncPolicy

@@ -30,7 +30,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.repairing.rebuild import WORKS, require_rest
 from consumer.cli.walking.lead import COMMAND, Led, Wait, lease_of
 from consumer.clock import Clock, SystemClock
-from consumer.errors import AnotherLeads, UsageError
+from consumer.errors import AnotherLeads, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit
 from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.archiving.bodies import Brought
@@ -45,7 +45,7 @@ from consumer.settings.values import age
 T = TypeVar("T")
 
 FILES_MAX: Final = 1000
-MOVED: Final = (*WORKS, "sync")
+MOVED: Final = (*WORKS, "sync", "console")
 """Roles that rest while a ledger moves: what they said last would be left behind."""
 
 Folder = Annotated[
@@ -101,7 +101,14 @@ def export_events(archive: Folder = None, as_json: Json = False) -> None:
             clock = await shared_clock(database)
             leader = _leader(database, clock)
             written = partial(export, database, folder, clock=clock, written_by=__version__)
-            return await _alone(database, leader, output, written)
+            done = await _alone(database, leader, output, written)
+            try:
+                await require_rest(database, MOVED)
+            except WorkGoesOn:
+                for name in done.files:
+                    (folder / name).unlink()
+                raise
+            return done
 
     found = run(exported())
     output.document(asdict(found))

@@ -46,7 +46,8 @@ def rebuild(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Drop a plugin's tables and derive them again from the runs that the ledger has, with `work` stopped. Refused when
+    """Drop a plugin's tables and derive them again from the runs that the ledger has, with `work` stopped, also for
+    `--dry-run`: both keep others from writing meanwhile. Refused when
     anybody would be told something else than was told. On PostgreSQL a long past takes a temporary table: the user
     needs TEMPORARY on the database, which everybody has unless it was taken away."""
     settings = settings_for(Role.OPERATE)
@@ -83,7 +84,7 @@ def rebuild(
     if lacking:
         output.line(f"not all: {', '.join(lacking)}; mended, `consumer rebuild all` again")
     if dry_run:
-        output.line(f"a dry run: all of it was undone; with `work` stopped: `consumer rebuild {plugin} --reason …`")
+        output.line(f"a dry run: all of it was undone; `consumer rebuild {plugin} --reason …` keeps it")
 
 
 def _consent(plugins: Sequence[str], registry: Registry, named: frozenset[str], *, yes: bool) -> None:
@@ -109,8 +110,8 @@ async def _rebuild(
         )  # fmt: skip
 
     async with ledger(settings, whole=True) as database:
+        await require_rest(database)
         if not dry_run:
-            await require_rest(database)
             async with database.reading() as session:
                 await derivation.require_all_in(session)
         if plugins:

@@ -22,9 +22,10 @@ from consumer.ledger.engine.chunks import matching
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.plans import plans
 from consumer.ledger.reading import read_requests
-from consumer.ledger.reading.sync_state import ANYBODY, FIRST_WALK, RECONCILE
+from consumer.ledger.reading.sync_state import ANYBODY, FIRST_WALK, IDENTITY, LEFT, RECONCILE, SEEN_TO
 from consumer.ledger.tables import (
     BookmarkRow,
+    DeadLetterRow,
     EventRow,
     HandlerPauseRow,
     HandlerRow,
@@ -37,6 +38,7 @@ from consumer.ledger.tables import (
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
+_LETTERS: Table = DeadLetterRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
 _READS: Table = ReadRow.__table__
 _HANDLERS: Table = HandlerRow.__table__
@@ -54,14 +56,16 @@ _BESIDE: Final = {
 IS_HERE: Final = _EVENTS.c.archive.is_(None)
 RUNS_MAX: Final = 10_000
 NAMED: Final = 5
+KEPT: Final = (FIRST_WALK, RECONCILE, IDENTITY, LEFT, SEEN_TO)
+"""What walks of an application have noted that is true of another ledger of it, too."""
 TAKEN: Final = b"{}"
 """What stands in the outbox for the data of a derived event whose body was taken out."""
 
 Record = Mapping[str, Any]
-"""`event` with its `runs` and, of a derived one, its `outbox` row; or an `outbox` row alone, which is still to be
-sent; or a `read` that was asked for; or a `handler`, which may be paused; or a `pause` of one for one application;
-or an `observation`, the last of its object; or a delivery in `quarantine`;
-or `first_walk`, how an application's began, in a ledger of so many `events`."""
+"""`event` with its `runs`, the newest of each one's `letters` and, of a derived one, its `outbox` row; or an `outbox`
+row alone, which is still to be sent; or a `read` that was asked for; or a `handler`, which may be paused; or a `pause`
+of one for one application; or an `observation`, the last of its object; or a delivery in `quarantine`; or `first_walk`,
+how an application's began, or what else is known of it since then (KEPT), in a ledger of so many `events`."""
 
 
 FOREIGN: Final = (
@@ -126,6 +130,8 @@ def checked(record: Record) -> Body | None:
         raise ArchiveInvalid("a record's runs are no list of runs")
     for one in runs:
         _row(_RUNS, one)
+    for one in record.get("letters") or ():
+        _row(_LETTERS, one)
     if record.get("outbox") is not None or "event" not in record:
         _row(_OUTBOX, record.get("outbox"))
     if "event" not in record:
@@ -144,6 +150,10 @@ async def records(session: AsyncSession, names: Sequence[EventKey], *, archived:
     for where in _these(_RUNS.c.event_id, _RUNS, names):
         for row in (await session.execute(select(_RUNS).where(where).order_by(_RUNS.c.handler))).mappings():
             runs[row["application"], row["event_id"]].append(document(_RUNS, {**row, **_CLAIM}))
+    letters: dict[EventKey, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for where in _these(_LETTERS.c.event_id, _LETTERS, names):
+        for row in (await session.execute(select(_LETTERS).where(where).order_by(_LETTERS.c.id))).mappings():
+            letters[row["application"], row["event_id"]][row["handler"]] = document(_LETTERS, dict(row))
     sent = {}
     for where in _these(_OUTBOX.c.event_id, _OUTBOX, names):
         for row in (await session.execute(select(_OUTBOX).where(where))).mappings():
@@ -153,7 +163,8 @@ async def records(session: AsyncSession, names: Sequence[EventKey], *, archived:
         wanted = select(_EVENTS).where(where)
         for row in (await session.execute(wanted if archived else wanted.where(IS_HERE))).mappings():
             name = (row["application"], row["id"])
-            found.append({"event": document(_EVENTS, dict(row)), "runs": runs[name], "outbox": sent.get(name)})
+            found.append({"event": document(_EVENTS, dict(row)), "runs": runs[name],
+                          "letters": list(letters[name].values()), "outbox": sent.get(name)})  # fmt: skip
     return sorted(found, key=lambda one: int(one["event"]["seq"]))
 
 
@@ -175,12 +186,13 @@ async def unsettled(session: AsyncSession) -> AsyncIterator[Record]:
 
 
 async def first_walks(session: AsyncSession, events: int) -> Sequence[Record]:
-    """How the first walk of each application began, for an archive of everything, which holds so many events. A ledger
-    that does not know takes for history whatever is older than an hour; and every paid order that it has not heard of,
-    unless it knows that a walk of the state has remembered what was there before."""
-    known = select(_WALKS).where(_WALKS.c.walk.in_((FIRST_WALK, RECONCILE)))
+    """How the first walk of each application began, for an archive of everything, which holds so many events; whose
+    data it is, and what history was left alone. A ledger that does not know takes for history whatever is older than an
+    hour; and every paid order that it has not heard of, unless it knows that a walk of the state has remembered what
+    was there before. One that does not know whose data it holds would act on anybody's (case S7)."""
+    known = select(_WALKS).where(_WALKS.c.walk.in_(KEPT))
     rows = await session.execute(known.order_by(_WALKS.c.application, _WALKS.c.walk))
-    found = [dict(row) if row["walk"] == FIRST_WALK else _baseline(row) for row in rows.mappings()]
+    found = [_baseline(row) if row["walk"] == RECONCILE else dict(row) for row in rows.mappings()]
     return [{"first_walk": document(_WALKS, row), "events": events} for row in found if row is not None]
 
 
@@ -202,10 +214,10 @@ def _baseline(row: RowMapping) -> dict[str, Any] | None:
 
 async def take_first_walks(session: AsyncSession, found: Sequence[Record]) -> int:
     """Know how the first walks began, unless walks have begun here: once all events are there, since what the ledger
-    lacks is acted on from then. How many events are lacking."""
+    lacks is acted on from then. Whose data it is, is known at once. How many events are lacking."""
     here = int(await session.scalar(select(func.count()).select_from(_EVENTS)) or 0) if found else 0
     whole = [one for one in found if one["events"] <= here]
-    for one in whole:
+    for one in [*whole, *(one for one in found if one["first_walk"]["walk"] == IDENTITY)]:
         row = _row(_WALKS, one["first_walk"]) | {"token": ANYBODY}
         await session.execute(insert_into(_WALKS, session.get_bind().dialect.name).on_conflict_do_nothing(), [row])
     return 0 if whole else max((one["events"] - here for one in found), default=0)
@@ -332,6 +344,8 @@ async def _restore(
 async def _take_in(session: AsyncSession, news: Sequence[tuple[dict[str, Any], Record]]) -> None:
     await _insert(session, _EVENTS, [row for row, _ in news])
     await _insert(session, _RUNS, [_row(_RUNS, one) | _CLAIM for _, record in news for one in record.get("runs") or ()])
+    letters = [_row(_LETTERS, one) for _, record in news for one in record.get("letters") or ()]
+    await _insert(session, _LETTERS, [{name: one[name] for name in one if name != "id"} for one in letters])
     await _take_sent(session, [_row(_OUTBOX, record["outbox"]) for _, record in news if record.get("outbox")])
 
 

@@ -118,8 +118,8 @@ async def take_turns(session: AsyncSession) -> None:
 
 
 async def begin(session: AsyncSession, plan_id: str, *, by: str, reason: str, now: datetime) -> bool:
-    """From planned to being applied; False when it is not planned (any more). A unique index lets only one be so."""
-    await take_turns(session)
+    """From planned to being applied; False when it is not planned (any more). A unique index lets only one be so: whose
+    turn it is (`take_turns`) looks before whether another is."""
     done = await _move(
         session, plan_id, (PlanStatus.PLANNED,), status=PlanStatus.APPLYING.value, began_at=now, began_by=by,
         reason=reason[:REASON_CHARS],

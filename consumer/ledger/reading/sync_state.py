@@ -23,6 +23,12 @@ FIRST_WALK: Final = "first_walk"
 """How the first walk of an application began, which divides history from what is acted on."""
 RECONCILE: Final = "reconcile"
 """How the last reconcile walk ended, and whether one has remembered what was there before."""
+IDENTITY: Final = "identity"
+"""Whose data of an application the ledger holds."""
+LEFT: Final = "history"
+"""How much history of an application a walk has left alone."""
+SEEN_TO: Final = "history_seen_to"
+"""When somebody had seen to that."""
 _ADAPTERS: dict[type[KeptState], TypeAdapter[Any]] = {}
 
 

@@ -16,12 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import UsageError
 from consumer.events import Event
-from consumer.ledger.reading.sync_state import FIRST_WALK, KeptState
+from consumer.ledger.reading.sync_state import FIRST_WALK, LEFT, SEEN_TO, KeptState
 from consumer.sync.application import Application
 
 HISTORY: Final = timedelta(hours=1)
-LEFT: Final = "history"
-SEEN_TO: Final = "history_seen_to"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from consumer.broker import EmbeddedBroker
 from consumer.errors import UsageError
 from consumer.events import Event, Source, Trust
 from consumer.ledger import Database
-from consumer.ledger.reading import hints
+from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.tables import OutboxRow
 from consumer.lists.bookmark import Bookmark, ListOrder
 from consumer.lists.progress import Progress
@@ -221,7 +221,7 @@ async def test_the_most_that_was_left_alone_is_told_until_somebody_has_seen_to_i
             return await cutover.note_left(session, "default", events, token=1, now=AT)
 
     assert await left(0) == 0
-    assert await world.kept(cutover.LEFT) is None, "nothing is nothing to keep"
+    assert await world.kept(sync_state.LEFT) is None, "nothing is nothing to keep"
     assert [await left(events) for events in (3, 2, 3, 4, 0)] == [3, 3, 3, 4, 4]
     async with world.database.transaction() as session:
         await cutover.SeenTo(at=AT).keep(session, "default", now=AT)

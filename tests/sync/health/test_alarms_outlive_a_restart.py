@@ -16,7 +16,7 @@ from consumer.lists import bookmark as events_bookmark
 from consumer.lists.bookmark import Bookmark
 from consumer.payments import CircuitOpen, Credentials, CursorLoop, PaymentsClient
 from consumer.sync.api import ApplicationApi
-from consumer.sync.backfill import cutover, silence
+from consumer.sync.backfill import silence
 from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.canary.stage import KINDS
 from consumer.sync.health.gauges import FLAGS, TIMES
@@ -108,7 +108,7 @@ async def _leave_alarms(world: World) -> None:
         events_bookmark.WALK: Bookmark(walked_at=ago).dump(),
         silence.WALK: delivery_health.dump(),
         reconcile.WALK: reconciled,
-        cutover.LEFT: {"events": 7},
+        sync_state.LEFT: {"events": 7},
     }
     async with world.database.transaction() as session:
         await hints.keep(session, [delivery(b"{}", 1, event_id="evt_1")], ago)

@@ -15,7 +15,7 @@ from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.lists import bookmark as events_bookmark
 from consumer.lists.bookmark import Bookmark
-from consumer.sync.backfill import cutover, silence
+from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.silence import DeliveryHealth
 from consumer.sync.backfill.unread import Unread, Waiting
@@ -47,7 +47,7 @@ STATE: Mapping[str, Mapping[str, Any]] = {
     silence.WALK: DeliveryHealth(silent_since=ago(200), gap_at=ago(300)).dump(),
     reconcile.WALK: {"began": ago(400).isoformat(), "ended": ago(390).isoformat(), "braked": True, "unplaced_paid": 3},
     sightings.WALK: Sightings(missing={"order:A-1": ago(500)}, looked_at=ago(5)).dump(),
-    cutover.LEFT: {"events": 7},
+    sync_state.LEFT: {"events": 7},
     Unread.walk: Unread(events={"evt_1": Waiting(listed="{}", since=ago(600))}).dump(),
 }
 STALLED = [
