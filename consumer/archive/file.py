@@ -10,7 +10,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,11 +90,21 @@ class ArchiveFile:
 
 def read(path: Path) -> Iterator[Mapping[str, Any]]:
     """The records of a file, packed or not; verified once it is read to its end. Raises ArchiveInvalid."""
+    with _opened(path) as source:
+        yield from records(_lines(source))
+
+
+def written_at(path: Path) -> str:
+    """When an archive was written, as its head says. Raises ArchiveInvalid."""
+    with _opened(path) as source:
+        return head(source.readline(LINE_MAX_BYTES))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with path.open("rb") as file:
-            is_packed = file.peek(2)[:2] == _GZIP
-            source: Any = gzip.GzipFile(fileobj=file, mode="rb") if is_packed else file
-            yield from records(_lines(source))
+            yield gzip.GzipFile(fileobj=file, mode="rb") if file.peek(2)[:2] == _GZIP else file
     except (OSError, EOFError, zlib.error) as error:
         raise ArchiveInvalid("the file cannot be read to its end", file=path.name, cause=_why(error)) from error
 
@@ -145,16 +155,6 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def written_at(path: Path) -> str:
-    """When an archive was written, as its head says. Raises ArchiveInvalid."""
-    try:
-        with path.open("rb") as file:
-            source: Any = gzip.GzipFile(fileobj=file, mode="rb") if file.peek(2)[:2] == _GZIP else file
-            return head(source.readline(LINE_MAX_BYTES))
-    except (OSError, EOFError, zlib.error) as error:
-        raise ArchiveInvalid("the file cannot be read to its end", file=path.name, cause=_why(error)) from error
 
 
 def _unwritable(error: OSError) -> ArchiveUnwritable:

@@ -61,7 +61,6 @@ class Prune:
         by: str,
         reason: str | None = None,
         may_go_on: Callable[[], object] = lambda: None,
-        file_events: int = FILE_EVENTS,
         on_file: Callable[[Pruned], None] = lambda _: None,
     ) -> None:
         self._database = database
@@ -71,7 +70,6 @@ class Prune:
         self._by = by
         self._reason = reason
         self._may_go_on = may_go_on
-        self._file_events = file_events
         self._on_file = on_file
 
     async def look(self, before: datetime) -> Pruned:
@@ -107,7 +105,7 @@ class Prune:
     async def _fill(self, file: Filling, after: int, before: datetime) -> tuple[Pruned, int | None]:
         """What is in the file, and up to which number was looked; None: to the end."""
         found = Pruned()
-        while file.events < self._file_events and file.bytes < FILE_BYTES:
+        while file.events < FILE_EVENTS and file.bytes < FILE_BYTES:
             part = await self._gently(self._stretch(after, before))
             for portion in by_size(part.settled):
                 await self._gently(file.add(self._database, portion))

@@ -69,8 +69,8 @@ def records(path: Path) -> list[Mapping[str, Any]]:
     return list(read(path))
 
 
-def prune(database: Database, folder: Path, file_events: int = 1000) -> Prune:
-    return Prune(database, folder, clock=SystemClock(), written_by=__version__, by="test", file_events=file_events)
+def prune(database: Database, folder: Path) -> Prune:
+    return Prune(database, folder, clock=SystemClock(), written_by=__version__, by="test")
 
 
 # case: B35
@@ -79,6 +79,7 @@ async def test_a_pass_that_ends_at_any_step(
     database: Database, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies = await filled(database, 900)
+    monkeypatch.setattr(pruning, "FILE_EVENTS", 300)
     calls = 0
 
     def fails(*_: object, **__: object) -> None:
@@ -99,10 +100,10 @@ async def test_a_pass_that_ends_at_any_step(
 
     monkeypatch.setattr(target, name, broken)
     with pytest.raises(ArchiveUnwritable):
-        await prune(database, tmp_path, file_events=300).run(later(60))
+        await prune(database, tmp_path).run(later(60))
     assert await known(database, tmp_path) == bodies
     monkeypatch.setattr(target, name, kept)
-    await prune(database, tmp_path, file_events=300).run(later(60))
+    await prune(database, tmp_path).run(later(60))
     assert all(row["archive"] for row in await rows(database, EVENTS))
     assert await known(database, tmp_path) == bodies
     assert not await asyncio.to_thread(lambda: list(tmp_path.glob(".part*")))

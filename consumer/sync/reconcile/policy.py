@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
-
-HELD_BACK_MAX: Final = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +20,7 @@ class ReconcilePolicy:
     brake_min: int = 500
     brake_share: float = 0.1
     look_s: float = 60.0
-    held_back_max: int = HELD_BACK_MAX
+    held_back_max: int = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
