@@ -153,8 +153,8 @@ def checked_flag(option: str, value: bool) -> bool:
 
 def checked_name(value: str | None) -> str | None:
     """A text, or none. Raises HandlerInvalid."""
-    if value is not None and not isinstance(value, str):
-        raise HandlerInvalid("name is a text", given=value)
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise HandlerInvalid("name is a text, and not empty", given=value)
     return value
 
 
@@ -255,6 +255,9 @@ def handles(
     if any(callable(one) for one in types):
         raise HandlerInvalid('@handles needs the event type: @handles("order.paid")')
     checked_flag("transactional", transactional)
+    checked_flag("batch", batch)
+    if fulfils is not None:
+        checked_flag("fulfils", fulfils)
 
     def mark(function: Any) -> Any:
         together = checked_function(function, batch=True) if checked_batch(batch, transactional=transactional) else None
