@@ -101,10 +101,14 @@ def place_of_import(error: BaseException, package: str) -> Place | None:
 
 def told_import(error: BaseException, modules: Iterable[str], most: int) -> str:
     """Why modules of these names could not be imported, in one line of at most so many characters, with the author's
-    file and line where it broke. What an author's code raises may hold what it connects with: secrets are masked."""
+    file and line where it broke. What an author's code raises may hold what it connects with: secrets are masked; and
+    it may not be shown at all."""
     places = (place_of_import(error, module.partition(":")[0].partition(".")[0]) for module in modules)
     place = next((one for one in places if one is not None), None)
-    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    try:
+        said = str(error.msg if isinstance(error, SyntaxError) else error)
+    except Exception as odd:  # noqa: BLE001 - its text is the author's own code
+        said = f"cannot be shown: {type(odd).__name__}"
     at = f" (at {place.file}:{place.line})" if place is not None else ""
     return f"{type(error).__name__}: {scrub(said)}"[: most - len(at)].replace("\n", " ") + at
 

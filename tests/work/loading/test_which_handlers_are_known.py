@@ -138,6 +138,24 @@ def test_nobody_takes_the_name_of_a_built_in_handler(monkeypatch: pytest.MonkeyP
 
 
 # case: H8
+@pytest.mark.parametrize("source", [
+    "class Odd(Exception):\n    def __str__(self): raise ValueError('no text')\nraise Odd",
+    "raise SyntaxError",
+], ids=["whose text cannot be made", "without a text"])  # fmt: skip
+def test_an_import_error_that_cannot_be_shown_harms_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """It ended whatever loaded plugins, `work`, too."""
+    (tmp_path / "plugin_that_raises.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entries = [*entry_points(group=GROUP), EntryPoint("odd", "plugin_that_raises", GROUP)]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    found = load_registry()
+    assert "fulfilment:order_paid" in {one.name for one in found.handlers}
+    assert [one.plugin for one in found.broken] == ["odd"]
+
+
+# case: H8
 def test_nobody_takes_the_name_of_a_built_in_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, acme_shop=("fulfilment", module("acme:mine")))
     found = load_registry()
