@@ -24,6 +24,7 @@ from consumer.errors import HandlerInvalid, UsageError
 from consumer.events import Event
 from consumer.plugin import Handler, Reject, declared
 from consumer.plugin.declaration import FULFILMENT
+from consumer.testing.example_events import about
 from consumer.testing.ground import Ground
 from consumer.testing.outside import SAFE, Answer
 from consumer.testing.payments_fake import PaymentsFake
@@ -359,8 +360,18 @@ def declaration(handler: Function) -> Handler:
 
 
 def _examples(handler: Handler) -> list[Event]:
+    """One of each type, about the same order, subscription or customer."""
     with Workbench() as bench:
-        return [bench.event(_example_type(pattern), order_id="order-1") for pattern in handler.types]
+        return [_example(bench, _example_type(pattern)) for pattern in handler.types]
+
+
+def _example(bench: Workbench, event_type: str) -> Event:
+    match about(event_type):
+        case "customer":
+            return bench.event(event_type, customer="customer-1")
+        case "subscription_id":
+            return bench.event(event_type, subscription_id="subscription-1")
+    return bench.event(event_type, order_id="order-1")
 
 
 def _example_type(pattern: str) -> str:

@@ -16,6 +16,7 @@ from consumer.events import Event
 from consumer.payload import known_types
 from consumer.plugin import Handler
 from consumer.testing.assertions import Given, Left, Stage, declaration
+from consumer.testing.example_events import about
 from consumer.testing.ground import Ground
 from consumer.testing.workbench import Function, Workbench
 
@@ -202,10 +203,11 @@ def example_history(handler: Handler) -> list[Event]:
 
 
 def _example(bench: Workbench, event_type: str, number: int) -> Event:
-    if event_type.startswith("access."):
-        return bench.event(event_type, customer=f"C-{number}")
-    if event_type.startswith("subscription."):
-        return bench.event(event_type, subscription_id=f"S-{number}")
+    match about(event_type):
+        case "customer":
+            return bench.event(event_type, customer=f"C-{number}")
+        case "subscription_id":
+            return bench.event(event_type, subscription_id=f"S-{number}")
     return bench.event(event_type, order_id=f"A-{number}")
 
 

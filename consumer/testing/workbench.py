@@ -137,7 +137,8 @@ class Workbench:
         id: str | None = None,  # noqa: A002 - the contract's word
         application: str = "default",
     ) -> Event:
-        """An event as a handler gets it, complete, with an id of its own, at the clock's time.
+        """An event as a handler gets it, complete, with an id of its own, at the clock's time. Its key is that of its
+        type, made up where nothing says it: an order's, a subscription's, a customer's.
 
         Types of the service (`order.paid`) come as a signed webhook whose `data.object` holds the ids and `data`;
         our own and a plugin's (`fulfilment.requested`, `order.observed`, declared by a `Payload`) come as they are

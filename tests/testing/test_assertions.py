@@ -66,6 +66,22 @@ def test_a_good_effect_and_a_good_projection_pass() -> None:
 
 
 # case: H11
+@pytest.mark.parametrize(
+    "event_type", ["subscription.renewed", "access.granted", "access.unresolved", "subscription.*"]
+)
+def test_the_example_of_a_type_is_about_what_the_type_is_about(event_type: str) -> None:
+    @handles(event_type, name="kit:by-key")
+    async def by_key(event: Event, ctx: Context) -> None:
+        kind = "customer" if event.type == "access.granted" else "subscription"
+        assert event.key.startswith(f"{kind}:"), event.key
+        assert event.key == f"{kind}:{event.customer or event.subscription_id}"
+        async with ctx.http.put(f"{URL}/{event.key}", json={}) as answer:
+            answer.raise_for_status()
+
+    assert_idempotent(by_key)
+
+
+# case: H11
 def test_an_effect_without_the_key_is_found_out() -> None:
     with pytest.raises(AssertionError, match="the outside was told something else"):
         assert_idempotent(without_a_key)

@@ -111,6 +111,33 @@ def test_an_event_of_the_service_has_what_was_given(workbench: Workbench) -> Non
     assert (event.key, event.customer, event.find("/data/object/status")) == ("subscription:sub_1", "c-1", "ACTIVE")
 
 
+@pytest.mark.parametrize(
+    ("event_type", "given", "key"),
+    [
+        ("order.paid", {}, "order:order-1"),
+        ("order.paid", {"customer": "c-1"}, "order:order-1"),
+        ("subscription.renewed", {"order_id": "A-1"}, "subscription:subscription-1"),
+        ("subscription.created", {"data": {"id": "sub_9"}}, "subscription:sub_9"),
+        ("fulfilment.requested", {"customer": "c-1"}, "order:order-1"),
+        ("fulfilment.requested", {"data": {"order_id": "A-9"}}, "order:A-9"),
+        ("access.granted", {"order_id": "A-1"}, "customer:customer-1"),
+        ("access.unresolved", {"order_id": "A-1", "subscription_id": "sub_1"}, "subscription:sub_1"),
+        ("subscription.observed", {}, "subscription:subscription-1"),
+        ("session.observed", {"order_id": "A-1"}, "session:session_1"),
+        ("kit.requested", {"customer": "c-1"}, "customer:c-1"),
+    ],
+)
+def test_an_event_is_about_what_its_type_is_about(
+    workbench: Workbench, event_type: str, given: dict[str, Any], key: str
+) -> None:
+    """A handler that goes by `event.key`, or by what the event is about, was tested on what never comes."""
+    event = workbench.event(event_type, **given)
+    assert event.key == key
+    kind, _, name = key.partition(":")
+    found = {"order": event.order_id, "subscription": event.subscription_id, "customer": event.customer}
+    assert found.get(kind, name) == name
+
+
 def module_with(name: str, option: str, type_: str) -> Any:
     """A plugin's module: its OPTIONS take one name, and its handler tells the value."""
     made = ModuleType(name)
