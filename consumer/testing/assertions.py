@@ -88,13 +88,13 @@ def assert_idempotent(
 ) -> None:
     """Raise AssertionError, with the way that did it, when repeating changes what the handler leaves behind.
 
-    The ways: delivered twice; delivered by replicas at once; a crash between the effect and its mark; the answer was
-    lost, so it is tried again (effect handlers with more than one attempt; one that rejects or puts off the event then
-    must only not have told more); everything again, late, in reverse; the outside answers 500, which must not count as
-    success. What left nothing that could be compared is refused, too. `events` defaults to one event of each of the
-    handler's types. `best_effort`: nobody depends on what it tells, so that it may look at a 500 and go on; a handler
-    that fulfils may not. `given`: what each way begins with, on a workbench of its own: rows (`fill`), what the outside
-    answers.
+    The ways: delivered twice; delivered by replicas at once; a crash between the effect and its mark; all in one batch
+    (`batch=True`); the answer was lost, so it is tried again (effect handlers with more than one attempt; one that
+    rejects or puts off the event then must only not have told more); everything again, late, in reverse; the outside
+    answers 500, which must not count as success. What left nothing that could be compared is refused, too. `events`
+    defaults to one event of each of the handler's types. `best_effort`: nobody depends on what it tells, so that it may
+    look at a 500 and go on; a handler that fulfils may not. `given`: what each way begins with, on a workbench of its
+    own: rows (`fill`), what the outside answers.
     """
     with Ground() as ground:
         stage = Stage(handler, events, options, payments, state, reset, observed, allow, ground=ground, given=given)
@@ -276,9 +276,11 @@ class Stage:
             "a crash between the effect and its mark": lambda bench: self.befalls_each(bench, "crash", "deliver"),
             "everything again a day later, newest first": self.again_late,
         }
-        return found | (
-            {LOST_ANSWER: lambda bench: self.befalls_each(bench, "lose the answer")} if self.is_tried_again else {}
-        )
+        if self._declared.together is not None:
+            found["all in one batch"] = self.together
+        if self.is_tried_again:
+            found[LOST_ANSWER] = lambda bench: self.befalls_each(bench, "lose the answer")
+        return found
 
     def befall(self, bench: Workbench, event: Event, what: str) -> None:
         """One thing happens to one event: `deliver`, `at once`, `crash`, `lose the answer`."""
@@ -299,6 +301,11 @@ class Stage:
         for event in events:
             if self._wants(bench, event):
                 bench.deliver(self._handler, event)
+        bench.wait(PATIENCE_S, self._handler)
+
+    def together(self, bench: Workbench) -> None:
+        """All of them at once, and everything that is tried again; they are taken one by one elsewhere."""
+        bench.deliver_together(self._handler, self.events)
         bench.wait(PATIENCE_S, self._handler)
 
     def befalls_each(self, bench: Workbench, *what: str) -> None:

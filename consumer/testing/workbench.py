@@ -187,6 +187,11 @@ class Workbench:
         self._watch(self._deliver(registry, events), self._work(registry))
         return registry
 
+    def deliver_together(self, handler: Function, events: Sequence[Event]) -> None:
+        """The same in one batch: what `batch=True` gets at once."""
+        registry = self._registry([handler])
+        self._watch(self._deliver(registry, events, together=True), self._work(registry))
+
     def take(self, *events: Event) -> None:
         """Take events into the ledger that no handler is run on: observations, for what `ctx.snapshot()` is."""
         self._wait(self._deliver(Registry([]), events))
@@ -352,7 +357,7 @@ class Workbench:
             self._ground.database,
         )
 
-    async def _deliver(self, registry: Registry, events: Sequence[Event]) -> None:
+    async def _deliver(self, registry: Registry, events: Sequence[Event], *, together: bool = False) -> None:
         ingest = Ingest(
             database=self._ground.database,
             registry=registry,
@@ -362,8 +367,9 @@ class Workbench:
             clock=self.clock,
             worker="workbench",
         )
-        for event in events:
-            await ingest.take([self._record(event)])
+        records = [self._record(event) for event in events]
+        for batch in [records] if together else [[one] for one in records]:
+            await ingest.take(batch)
 
     def _record(self, event: Event) -> Record:
         packed = pack_event(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import aiohttp
@@ -114,6 +115,25 @@ def test_many_events_are_reversed_made_late_and_shuffled() -> None:
     assert_order_independent(paid_absorbs, events)
     with pytest.raises(AssertionError):
         assert_order_independent(last_wins, events)
+
+
+# case: H11, G1
+@pytest.mark.parametrize("each", [True, False], ids=["each", "the last"])
+def test_what_a_batch_makes_of_many_is_compared_too(each: bool) -> None:
+    """Of the whole batch it told the last one only, and one at a time that was all."""
+
+    @handles("order.paid", transactional=True, batch=True, name="kit:batch")
+    async def batch(many: Sequence[tuple[Event, Context]]) -> None:
+        for event, ctx in many if each else many[-1:]:
+            ctx.emit("shop.counted", event.key, {"order_id": event.order_id}, once=event.id)
+
+    with Workbench() as bench:
+        events = [bench.event("order.paid", order_id=f"A-{number}") for number in (1, 2)]
+    if each:
+        assert_idempotent(batch, events)
+        return
+    with pytest.raises(AssertionError, match="all in one batch: other derived events were emitted"):
+        assert_idempotent(batch, events)
 
 
 LOST = "the answer was lost, it is tried again"
