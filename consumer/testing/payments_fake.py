@@ -26,7 +26,6 @@ from consumer.payments.transport import Call
 
 OPEN_FOR: Final = timedelta(days=365)
 """For good, unless a test says when: the assertions let days pass between two attempts."""
-PAGE_MAX: Final = 100
 COLLECTIONS: Final = ("orders", "subscriptions", "checkout-sessions", "payments", "products", "prices", "events")
 
 Record = dict[str, Any]
@@ -131,9 +130,7 @@ class PaymentsFake(Resources):
             case "GET", ["orders", "lookup"]:
                 return self._one(call, self._order(dict(call.params)["order_id"]))
             case "GET", [collection]:
-                items = list(self._records.get(collection, {}).values())[:PAGE_MAX]
-                is_first = "cursor" not in dict(call.params)
-                return self._said(call, 200, {"items": items if is_first else [], "next_cursor": None})
+                return self._said(call, 200, self._page(collection, dict(call.params)))
             case "GET", [collection, record_id]:
                 found = self._records.get(collection, {}).get(record_id)
                 shown = found if found is None or "url" not in found else {**found, "url": None}
@@ -147,6 +144,18 @@ class PaymentsFake(Resources):
             case "POST", ["subscriptions", subscription_id, "cancel"]:
                 return self._cancel_subscription(call, subscription_id, body["at"])
         return self._refused(call, "not_found", 404)
+
+    def _page(self, collection: str, asked: Mapping[str, str]) -> dict[str, Any]:
+        """A page as the document says: by number, and a full last one has a cursor; events by the id before."""
+        records, limit, cursor = self._records.get(collection, {}), int(asked["limit"]), asked.get("cursor")
+        following: int | str | None
+        if collection == "events":
+            begin = 0 if cursor is None else list(records).index(cursor) + 1
+            following = list(records)[begin + limit - 1] if begin + limit < len(records) else None
+        else:
+            begin = int(cursor or 0)
+            following = begin + limit if begin + limit <= len(records) else None
+        return {"items": list(records.values())[begin : begin + limit], "next_cursor": following}
 
     def _create(self, call: Call, body: Mapping[str, Any]) -> Answer:
         order_id, is_once = str(body["order_id"]), body["mode"] == "payment"

@@ -72,6 +72,27 @@ def test_what_is_there_is_read_and_changed(workbench: Workbench) -> None:
     assert workbench.payments.changes == [("cancel period_end", "sub_1")]
 
 
+# case: B15
+@pytest.mark.parametrize("count", [100, 250])
+def test_a_long_list_is_read_to_its_end(workbench: Workbench, count: int) -> None:
+    """It ended with its first page, and the cursor that a full page has was not there."""
+    names = [f"one_{number}" for number in range(count)]
+    for name in names:
+        workbench.payments.add_subscription(name)
+        workbench.payments.add("events", {"id": f"evt_{name}", "type": "order.paid"})
+    seen: list[str | None] = []
+
+    @handles("access.revoked", name="test:reads_all")
+    async def reads_all(event: Event, ctx: Context) -> None:
+        seen.extend([one.id async for one in ctx.payments.subscriptions.iterate()])
+        seen.extend([one.id async for one in ctx.payments.events.iterate()])
+
+    assert workbench.run(reads_all, workbench.event("access.revoked")).succeeded
+    assert seen == [*names, *(f"evt_{name}" for name in names)]
+    pages = {"/v1/subscriptions": count // 100 + 1, "/v1/events": -(-count // 100)}
+    assert {path: [call.path for call in workbench.payments.calls].count(path) for path in pages} == pages
+
+
 def test_refusals_are_the_documented_errors(workbench: Workbench) -> None:
     workbench.payments.pay("A-1-2")
     ran = workbench.run(sells, workbench.event("fulfilment.requested", order_id="A-1"))
