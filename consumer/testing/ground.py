@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,8 @@ from consumer.ledger.engine import schema
 from consumer.work.execution.executor import Executor
 
 LIMIT_S = 60.0
+STUCK_S = 1.0
+"""For what ends a ground of which something has not come back."""
 TEMPLATES_MAX = 8
 
 T = TypeVar("T")
@@ -38,6 +41,7 @@ class Ground:
         self._thread.start()
         self._path = self._folder / "ledger.db"
         self._made: frozenset[Table] = frozenset()
+        self._is_stuck = False
         self._write()
         self.database = Database(f"sqlite+aiosqlite:///{self._path}", durable=False)
         self.executor = Executor()
@@ -51,8 +55,17 @@ class Ground:
         self.close()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it on the loop, and return when it is done."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
+        """Do it on the loop, and return when it is done. Raises TimeoutError for what does not come back."""
+        limit_s = STUCK_S if self._is_stuck else LIMIT_S
+        done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return done.result(limit_s)
+        except TimeoutError:
+            if done.done():
+                raise
+            self._is_stuck = True
+            done.cancel()
+            raise TimeoutError(f"it has not come back within {limit_s:g} s") from None
 
     def renew(self) -> None:
         """An empty ledger again."""
@@ -69,10 +82,12 @@ class Ground:
         """End everything and remove the ledger. Safe to call twice."""
         if self._loop.is_closed():
             return
-        self.wait(self._close())
+        with suppress(TimeoutError):  # of what holds the loop it was told
+            self.wait(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        self._thread.join(STUCK_S if self._is_stuck else 10)
+        if not self._thread.is_alive():
+            self._loop.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _write(self) -> None:

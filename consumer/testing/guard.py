@@ -101,9 +101,13 @@ class Guard:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """No connection leaves the process meanwhile. Raises the first refusal at the end."""
+        """No connection leaves the process meanwhile. Raises the first refusal at the end, or when it does not come."""
         with self.noting():
-            yield
+            try:
+                yield
+            except TimeoutError:
+                self.judge()
+                raise
         self.judge()
 
     @contextmanager

@@ -323,9 +323,14 @@ class Workbench:
 
     def _watch(self, *works: Coroutine[Any, Any, Any]) -> None:
         """Do it while nothing leaves the process. Raises Refused for what a handler must not do."""
-        with self._guard.watching():
-            for work in works:
-                self._wait(work)
+        left = list(works)
+        try:
+            with self._guard.watching():
+                while left:
+                    self._wait(left.pop(0))
+        finally:
+            for work in left:
+                work.close()
 
     def _registry(self, functions: Sequence[Function]) -> Registry:
         found = [handler for function in functions if (handler := declared(function)) is not None]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -11,7 +13,7 @@ from sqlalchemy import Table
 from sqlmodel import Field, SQLModel
 
 from consumer.plugin import Context, Event, Payload, Reject, RetryLater, handles
-from consumer.testing import Answer, Workbench
+from consumer.testing import Answer, Workbench, ground
 
 
 class KitTally(SQLModel, table=True):
@@ -84,6 +86,26 @@ def test_an_outage_on_the_bench_costs_no_attempt_for_ever(workbench: Workbench) 
     for _ in range(10):
         workbench.advance(100, ship)
     assert workbench.runs[-1].status == "retrying"
+
+
+# case: H11
+def test_a_loop_that_does_not_end_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test hung for two minutes, and said TimeoutError."""
+    monkeypatch.setattr(ground, "LIMIT_S", 2.0)
+    is_over = threading.Event()
+
+    @handles("order.paid", transactional=True, name="kit:endless")
+    async def endless(event: Event, ctx: Context) -> None:
+        while not is_over.is_set():
+            pass
+
+    begun = time.monotonic()
+    try:
+        with Workbench() as bench, pytest.raises(AssertionError, match=r"endless: it holds its event loop .*bench\.py"):
+            bench.run(endless, bench.event("order.paid", order_id="A-1"))
+        assert time.monotonic() - begun < 10
+    finally:
+        is_over.set()
 
 
 def test_refusing_and_asking_for_later(workbench: Workbench) -> None:
