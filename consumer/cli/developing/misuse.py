@@ -1,5 +1,6 @@
-"""Misuse: what a handler does with its `ctx` and is refused when it runs, as far as its text tells beforehand, for
-`consumer handlers check`. Reads the author's code; runs nothing of it."""
+"""Misuse: what a handler does with its `ctx` and is refused when it runs, and a handler that is lost to another of its
+function's name, as far as the text tells beforehand, for `consumer handlers check`. Reads the author's code; runs
+nothing of it."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def misused(registry: Registry) -> list[Problem]:
 
 def misuses(handler: Handler) -> list[str]:
     """Where it uses what its kind does not have, or emits or withdraws a type that is no plugin's: in the handler, and
-    in the functions of its module that it gives `ctx` to."""
+    in the functions of its module that it gives `ctx` to. And what was lost to it: see `_lost`."""
     function = inspect.unwrap(handler.function)
     tree = _tree_of(function)
     begin = None if tree is None else next((one for one in ast.walk(tree) if _is_of(one, function)), None)
@@ -42,7 +43,7 @@ def misuses(handler: Handler) -> list[str]:
         return []
     defined = {one.name: one for one in tree.body if isinstance(one, DEFINES)}
     open_ = [(begin, name) for name in _contexts(begin, batch=handler.together is not None)]
-    found: dict[str, None] = {}
+    found = dict.fromkeys(_lost(tree, begin, function))
     seen = set(open_)
     while open_:
         node, ctx = open_.pop(0)
@@ -68,6 +69,19 @@ def _is_of(node: ast.AST, function: Any) -> bool:
     if not isinstance(node, DEFINES) or node.name != function.__name__:
         return False
     return bool(min([node.lineno, *(one.lineno for one in node.decorator_list)]) == function.__code__.co_firstlineno)
+
+
+def _lost(tree: ast.Module, begin: Defined, function: Any) -> Iterator[str]:
+    """Handlers that stand in the module under the same name: Python has the last one only, nobody runs the others."""
+    for one in tree.body:
+        if isinstance(one, DEFINES) and one is not begin and one.name == begin.name and _is_handler(one):
+            text = f"another handler of the module is a function {one.name}, too, and is lost: give one another name"
+            yield f"{text} ({shown(function.__code__.co_filename)}:{one.lineno} in {one.name})"
+
+
+def _is_handler(node: Defined) -> bool:
+    named = [inside for decorator in node.decorator_list for inside in ast.walk(decorator)]
+    return any("handles" in (getattr(one, "id", None), getattr(one, "attr", None)) for one in named)
 
 
 def _contexts(node: Defined, *, batch: bool) -> Iterator[str]:

@@ -71,8 +71,14 @@ REFUSED = {
         "ctx.http is for effect handlers only",
         5,
     ),
+    "a second function of its name": (
+        f"{EFFECT}    ...\n{PROJECTION}    ...",
+        "another handler of the module is a function a, too, and is lost",
+        4,
+    ),
 }
 ALLOWED = {
+    "a function before it": f"def a() -> None: ...\n{PROJECTION}    ...",
     "its own": f"{PROJECTION}    ctx.emit('shop.kept', event.key, {{}})",
     "an operator's word": f"{PROJECTION}    ctx.emit('fulfilment.unfulfillable', event.key, {{'reason': 'sold out'}})",
     "a name of its own": f"{PROJECTION}    TYPE = 'shop.kept'\n    ctx.emit(TYPE, event.key, {{}})",
