@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlmodel import SQLModel
 
-from consumer.cli.developing.unmigrated import unmigrated
+from consumer.cli.developing.unmigrated import unmigrated, without_a_zone
 from consumer.work.inspection import inspect_plugins
 from consumer.work.migrations import migration_problems
 from consumer.work.registry import load_registry
@@ -87,6 +87,24 @@ def test_of_a_model_without_a_migration(on_the_path: Path) -> None:
         SQLModel.metadata.remove(SQLModel.metadata.tables["placed_row"])
     assert "no migration makes its table(s) placed_row" in problem.text
     assert problem.text.endswith("placed.py:3)")
+
+
+def test_of_a_time_without_a_zone(on_the_path: Path) -> None:
+    """The kit's SQLite takes what each run on PostgreSQL fails for."""
+    source = (
+        "from datetime import datetime\nfrom sqlalchemy import DateTime\nfrom sqlmodel import Field, SQLModel\n"
+        "from consumer.plugin import UtcDateTime, handles\n"
+        "class Row(SQLModel, table=True):\n    __tablename__ = 'timed_row'\n    id: int = Field(primary_key=True)\n"
+        "    at: datetime = Field(sa_type=DateTime)\n    heard_at: datetime = Field(sa_type=UtcDateTime)\n"
+        "@handles('order.paid', name='timed:keep', transactional=True)\nasync def keep(event, ctx): ...\n"
+    )
+    install_plugin(on_the_path, "timed", source)
+    try:
+        (warning,) = without_a_zone(load_registry(["timed"]))
+    finally:
+        SQLModel.metadata.remove(SQLModel.metadata.tables["timed_row"])
+    assert warning.text.startswith("timed_row.at is a time without a zone")
+    assert warning.text.endswith("timed.py:5)")
 
 
 def test_of_two_plugins_of_one_package_the_one_that_brings_the_migrations_is_asked(on_the_path: Path) -> None:

@@ -74,7 +74,7 @@ def list_handlers(as_json: Json = False) -> None:
 def check(as_json: Json = False) -> None:
     """Import every plugin and say what is wrong, one line a problem; exit 1 when there is one."""
     from consumer.cli.developing.misuse import misused
-    from consumer.cli.developing.unmigrated import unmigrated  # these want Alembic: only who checks waits for it
+    from consumer.cli.developing.unmigrated import unmigrated, without_a_zone  # Alembic: only who checks waits for it
     from consumer.work.inspection import Problem, inspect_plugins, warnings_of
 
     settings = settings_for(Role.OPERATE)
@@ -85,7 +85,7 @@ def check(as_json: Json = False) -> None:
     problems += unmigrated(registry)
     told = [line.partition(": ") for line in option_problems(registry, settings.handler_options)]
     problems += [Problem(plugin=place, text=text) for place, _, text in told]
-    warnings = warnings_of(registry)
+    warnings = [*warnings_of(registry), *without_a_zone(registry)]
     output = Output(as_json)
     output.document(
         {

@@ -1,4 +1,5 @@
-"""Unmigrated: models of plugins for which no migration makes the table, for `consumer handlers check`."""
+"""Unmigrated: models of plugins for which no migration makes the table, and their columns that SQLite takes and
+PostgreSQL does not, for `consumer handlers check`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
+from sqlalchemy import DateTime
 from sqlmodel.main import default_registry
 
 from consumer.app.options import BUILT_IN
@@ -17,6 +19,7 @@ from consumer.work.place import shown, told_import
 from consumer.work.registry import Registry
 
 TEXT_MAX_CHARS = 300
+UNZONED = "in which PostgreSQL takes none of an event's: declare it as consumer.plugin.UtcDateTime"
 
 
 def unmigrated(registry: Registry) -> list[Problem]:
@@ -32,6 +35,19 @@ def unmigrated(registry: Registry) -> list[Problem]:
             cure = f"`consumer db revision {plugin} -m TEXT` writes one"
             found.append(Problem(plugin=plugin, text=f"{text}; {cure} ({', '.join(map(_place, models))})"))
     return found
+
+
+def without_a_zone(registry: Registry) -> list[Problem]:
+    """A warning for each column that takes a time without saying of which zone: on SQLite, and so in tests, it takes
+    `event.received_at`; on PostgreSQL each run that writes it fails."""
+    owners = {package: plugin for plugin, package in sorted(packages_of(registry).items(), reverse=True)}
+    return [
+        Problem(plugin=plugin, text=f"{column} is a time without a zone, {UNZONED} ({_place(model)})")
+        for package, plugin in sorted(owners.items())
+        for model in models_of(package)
+        for column in model.__table__.columns
+        if isinstance(column.type, DateTime) and not column.type.timezone
+    ]
 
 
 def packages_of(registry: Registry) -> Mapping[str, str]:
