@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -242,9 +242,10 @@ class Workbench:
             await asyncio.gather(*(self._deliver(registry, [event]) for _ in range(times)))
             if not found.transactional:
                 # The lease of one ran out while it still worked: the handler itself runs twice, with the same key.
-                contexts = self._contexts()
-                made = [contexts.make(found, event, attempt=1, plan=None) for _ in range(times)]
-                await asyncio.gather(*(found.function(event, ctx) for ctx in made), return_exceptions=True)
+                home, contexts = asyncio.get_running_loop(), self._contexts()
+                make = partial(contexts.make, found, event, attempt=1, plan=None, home=home)
+                effect = self._ground.executor.effect
+                await asyncio.gather(*(effect(found, event, lambda _: make()) for _ in range(times)))
             await self._work(registry)
 
         self._watch(at_once())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -115,6 +116,29 @@ def test_many_events_are_reversed_made_late_and_shuffled() -> None:
     assert_order_independent(paid_absorbs, events)
     with pytest.raises(AssertionError):
         assert_order_independent(last_wins, events)
+
+
+# case: H11, G5
+def test_replicas_at_once_share_the_loop_of_their_plugin() -> None:
+    """What a handler shares between its calls, a pool or a lock, is of one loop: on another it raised, and nobody was
+    told that the replicas did nothing."""
+    loops: set[int] = set()
+    shared: list[asyncio.Lock] = []
+    done: list[str] = []
+
+    @handles("fulfilment.requested", name="kit:shares")
+    async def shares(event: Event, ctx: Context) -> None:
+        loops.add(id(asyncio.get_running_loop()))
+        shared.extend([asyncio.Lock()] if not shared else [])
+        async with shared[0]:
+            await asyncio.sleep(0.01)
+            done.append(ctx.idempotency_key)
+
+    with Workbench() as bench:
+        bench.run(shares, bench.event("fulfilment.requested", order_id="A-1"))
+        bench.run_at_once(shares, bench.event("fulfilment.requested", order_id="A-2"))
+    assert len(loops) == 1
+    assert len(done) == 5
 
 
 # case: H11, G1
