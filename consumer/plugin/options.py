@@ -34,6 +34,12 @@ def options_model(function: Callable[..., Any]) -> type[BaseModel] | None:
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None
 
 
+def is_no_model(function: Callable[..., Any]) -> bool:
+    """Whether the module of a handler calls something OPTIONS that is no model's class: it counts for nothing."""
+    given = getattr(inspect.getmodule(inspect.unwrap(function)), MODEL, None)
+    return given is not None and options_model(function) is None
+
+
 def names_in(model: type[BaseModel]) -> set[str]:
     """What its values are called, also by an alias."""
     fields = model.model_fields.items()

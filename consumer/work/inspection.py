@@ -8,12 +8,14 @@ from importlib.metadata import EntryPoint, entry_points
 
 from consumer.payload import is_known, nearest_type
 from consumer.plugin import Handler
+from consumer.plugin.options import is_no_model
 from consumer.work.migrations import migration_problems
 from consumer.work.place import home_of
 from consumer.work.registry import GROUP, Registry, brought_by
 from consumer.work.signatures import payload_problems, signature_problems
 
 TRANSACTION_MAX_S = 60.0
+NO_MODEL = "OPTIONS in its module is no class of a pydantic model: ctx.options is the table as it stands, not checked"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +59,15 @@ def _of_handler(handler: Handler) -> list[str]:
 
 
 def warnings_of(registry: Registry) -> list[Problem]:
-    """What is likely a mistake, and may be meant: a type that nobody is known to send (case H10)."""
-    return [
-        Problem(
-            plugin=handler.plugin, handler=handler.name, text=f"{mistyped(pattern)} ({home_of(handler.function).start})"
-        )
-        for handler in registry.handlers
-        for pattern in handler.types
-        if not is_known(pattern)
-    ]
+    """What is likely a mistake, and may be meant: a type that nobody is known to send (case H10), OPTIONS that are no
+    model."""
+    found = []
+    for handler in registry.handlers:
+        told = [mistyped(pattern) for pattern in handler.types if not is_known(pattern)]
+        told += [NO_MODEL] if is_no_model(handler.function) else []
+        at = home_of(handler.function).start
+        found += [Problem(plugin=handler.plugin, handler=handler.name, text=f"{text} ({at})") for text in told]
+    return found
 
 
 def mistyped(pattern: str) -> str:

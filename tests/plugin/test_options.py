@@ -15,6 +15,9 @@ from consumer.plugin import Context, Event, declared, handles
 from consumer.plugin.options import ValidatedOptions
 from consumer.testing import Workbench
 from consumer.work.execution.contexts import Contexts
+from consumer.work.inspection import warnings_of
+from consumer.work.registry import load_registry
+from tests.support.merchant.plugin import install_plugin
 
 ROOT = Path(__file__).resolve().parents[2]
 validated: list[str] = []
@@ -64,6 +67,21 @@ def test_what_does_not_fit_names_the_field_and_no_value() -> None:
     with pytest.raises(HandlerMisuse, match="limit") as refused:
         ValidatedOptions({"shop": {"limit": "s3cret"}}).of(keeps, "shop")
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", ["{'limit': 5}", "Options()", "Named"])
+def test_options_that_are_no_model_are_warned_of(on_the_path: Path, given: str) -> None:
+    """They counted for nothing: what the handler was configured with was never checked, and nobody said so."""
+    source = (
+        "from dataclasses import dataclass\nfrom pydantic import BaseModel\nfrom consumer.plugin import handles\n"
+        "class Options(BaseModel):\n    limit: int = 5\n@dataclass\nclass Named:\n    limit: int = 5\n"
+        "@handles('order.paid', name='p:a')\nasync def a(event, ctx) -> None: ...\n"
+    )
+    install_plugin(on_the_path, "modelled", f"{source}OPTIONS = Options\n")
+    install_plugin(on_the_path, "unmodelled", f"{source.replace('p:a', 'p:b')}OPTIONS = {given}\n")
+    (warning,) = warnings_of(load_registry())
+    assert (warning.plugin, warning.handler) == ("unmodelled", "p:b")
+    assert "OPTIONS in its module is no class of a pydantic model" in warning.text
 
 
 def test_the_built_in_handlers_take_it_as_it_is() -> None:
