@@ -15,6 +15,10 @@ from sqlalchemy import inspect as sqlalchemy_inspect
 from consumer.ledger.engine.revising import branch_config, compared, migrated, tables_of, told
 
 
+class NotTakenBack(AssertionError):
+    """The migrations make what the models say, and cannot be taken back."""
+
+
 def assert_migrated(*models: type[Any], migrations: str) -> None:
     """Raise AssertionError with each difference between these models and what the migrations make on an empty SQLite.
 
@@ -31,4 +35,4 @@ def assert_migrated(*models: type[Any], migrations: str) -> None:
     if found:
         raise AssertionError("the migrations do not make what the models say:\n  " + "\n  ".join(found))
     if left:
-        raise AssertionError(f"downgrade leaves {', '.join(left)} behind")
+        raise NotTakenBack(f"downgrade leaves {', '.join(left)} behind")

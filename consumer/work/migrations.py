@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -24,7 +26,8 @@ Told = tuple[str, str]
 def migration_problems() -> list[Told]:
     """Each problem: the branch (a plugin's name, or `migrations` for what is nobody's alone), and what is wrong."""
     entries = list(entry_points(group=schema.GROUP))
-    return _of_packages(entries) or list(_of_revisions({entry.name for entry in entries}))
+    with redirect_stdout(sys.stderr):  # what a migration prints: stdout may be one JSON document
+        return _of_packages(entries) or list(_of_revisions({entry.name for entry in entries}))
 
 
 def _of_packages(entries: Sequence[EntryPoint]) -> list[Told]:
@@ -50,8 +53,8 @@ def _of_revisions(labels: set[str]) -> Iterator[Told]:
         heads = [_revision(script, head) for head in script.get_heads()]
         bases = [_revision(script, base) for base in script.get_bases()]
         long = [one for one in script.walk_revisions() if len(one.revision) > REVISION_CHARS]
-    except Exception as error:  # noqa: BLE001 - a migration is a plugin's own code
-        at = _where(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a migration is a plugin's own code
+        at = at_migration(error)
         yield "migrations", f"cannot be read: {type(error).__name__}: {error}"[: TEXT_MAX_CHARS - len(at)] + at
         return
     unlabelled = sorted(labels - {label for base in bases for label in base.branch_labels})
@@ -77,7 +80,7 @@ def _first(label: str, bases: Sequence[Script]) -> str:
     return _at(own[0].path, "branch_labels") if own else ""
 
 
-def _where(error: BaseException) -> str:
+def at_migration(error: BaseException) -> str:
     """The line of a migration that an error came through, or the one that names what its text names."""
     files = {str(path): path for folder in schema.branches().values() for path in sorted(Path(folder).glob("*.py"))}
     if isinstance(error, SyntaxError) and error.filename in files:

@@ -89,6 +89,33 @@ def test_of_a_model_without_a_migration(on_the_path: Path) -> None:
     assert problem.text.endswith("placed.py:3)")
 
 
+@pytest.mark.parametrize(("name", "body"), [("raising", "raise ValueError('no')"), ("ending", "raise SystemExit(4)")])
+def test_of_a_migration_that_fails_and_not_that_another_is_to_be_written(
+    on_the_path: Path, name: str, body: str
+) -> None:
+    keep = (
+        "from sqlmodel import Field, SQLModel\nfrom consumer.plugin import handles\n"
+        "class Row(SQLModel, table=True):\n    __tablename__ = 'NAME_row'\n    id: int = Field(primary_key=True)\n"
+        "@handles('order.paid', name='NAME:keep', transactional=True)\nasync def keep(event, ctx): ...\n"
+    )
+    versions = REVISION.format(id=f"{name}_0001", down=None, labels=(name,), body=body)
+    files = {
+        "__init__.py": "",
+        "keep.py": keep.replace("NAME", name),
+        "migrations/__init__.py": "",
+        "migrations/versions/0001.py": versions,
+    }
+    install_package(on_the_path, name, files, {"consumer.migrations": f"{name}.migrations"})
+    with (on_the_path / f"{name}-1.0.dist-info" / "entry_points.txt").open("a") as entries:
+        entries.write(f"[consumer.handlers]\n{name} = {name}.keep\n")
+    try:
+        (problem,) = unmigrated(load_registry([name]))
+    finally:
+        SQLModel.metadata.remove(SQLModel.metadata.tables[f"{name}_row"])
+    assert problem.text.endswith("versions/0001.py:4)"), problem.text
+    assert "db revision" not in problem.text
+
+
 def test_of_a_time_without_a_zone(on_the_path: Path) -> None:
     """The kit's SQLite takes what each run on PostgreSQL fails for."""
     source = (

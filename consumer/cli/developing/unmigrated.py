@@ -4,7 +4,9 @@ PostgreSQL does not, for `consumer handlers check`."""
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -13,8 +15,9 @@ from sqlmodel.main import default_registry
 
 from consumer.app.options import BUILT_IN
 from consumer.ledger.engine import schema
-from consumer.testing.migrated import assert_migrated
+from consumer.testing.migrated import NotTakenBack, assert_migrated
 from consumer.work.inspection import Problem
+from consumer.work.migrations import at_migration
 from consumer.work.place import shown, told_import
 from consumer.work.registry import Registry
 
@@ -31,9 +34,8 @@ def unmigrated(registry: Registry) -> list[Problem]:
         models = models_of(package)
         if plugin not in branches and package in migrated:
             continue  # another plugin of the package brings its migrations
-        if models and (text := _wrong(models, branches.get(plugin))) is not None:
-            cure = f"`consumer db revision {plugin} -m TEXT` writes one"
-            found.append(Problem(plugin=plugin, text=f"{text}; {cure} ({', '.join(map(_place, models))})"))
+        if models and (text := _wrong(plugin, models, branches.get(plugin))) is not None:
+            found.append(Problem(plugin=plugin, text=text))
     return found
 
 
@@ -70,14 +72,21 @@ def _place(model: type[Any]) -> str:
         return model.__module__
 
 
-def _wrong(models: Sequence[type[Any]], branch: str | None) -> str | None:
+def _wrong(plugin: str, models: Sequence[type[Any]], branch: str | None) -> str | None:
     tables = ", ".join(sorted(str(model.__table__.name) for model in models))
+    places = f"({', '.join(map(_place, models))})"
+    cure = f"`consumer db revision {plugin} -m TEXT` writes one {places}"
     if branch is None:
-        return f'no migration makes its table(s) {tables}: name a package in [project.entry-points."{schema.GROUP}"]'
+        what = f'no migration makes its table(s) {tables}: name a package in [project.entry-points."{schema.GROUP}"]'
+        return f"{what}; {cure}"
     try:
-        assert_migrated(*models, migrations=branch)
+        with redirect_stdout(sys.stderr):  # what a migration prints: stdout may be one JSON document
+            assert_migrated(*models, migrations=branch)
+    except NotTakenBack as error:
+        return f"{error} {places}"
     except AssertionError as error:
-        return "; ".join(line.strip() for line in str(error).splitlines()).replace(":;", ":")
-    except Exception as error:  # noqa: BLE001 - a migration is a plugin's own code
-        return f"its migrations cannot be run: {told_import(error, [branch], TEXT_MAX_CHARS)}"
+        return "; ".join(line.strip() for line in str(error).splitlines()).replace(":;", ":") + f"; {cure}"
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a migration is a plugin's own code
+        at = at_migration(error)
+        return f"its migrations cannot be run: {told_import(error, [], TEXT_MAX_CHARS - len(at))}{at}"
     return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import sys
+from contextlib import redirect_stdout, suppress
 
 import typer
 
@@ -42,7 +43,8 @@ async def _with_database(*, upgrade: bool) -> SchemaState:
         registry_of(settings)  # its tables are compared when they are loaded
     database = Database(settings.database_url.get_secret_value(), pool_size=2, create=upgrade)
     try:
-        return await (ledger_schema.upgrade(database) if upgrade else ledger_schema.state(database))
+        with redirect_stdout(sys.stderr):  # what a migration prints is no part of the answer
+            return await (ledger_schema.upgrade(database) if upgrade else ledger_schema.state(database))
     finally:
         await database.stop()
 

@@ -21,7 +21,7 @@ def branches() -> Mapping[str, Path]:
     for entry in entry_points(group=GROUP):
         try:
             package = import_module(entry.value)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise HandlerInvalid("a plugin's migrations cannot be imported", plugin=entry.name) from error
         found[entry.name] = Path(package.__path__[0]) / "versions"
     return found

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -119,7 +120,13 @@ def write_revision(
     plugin: str, migrations: str, models: Sequence[type[Any]], message: str, *, empty: bool
 ) -> Written | None:
     """Write the plugin's next migration; None when models and migrations agree. With `empty`, one that does nothing yet
-    (to move data). Raises UsageError when the branch has several ends, or the file cannot be written."""
+    (to move data). Raises UsageError when the branch has several ends, or the file cannot be written, MigrationFailed
+    where one that is there cannot be run."""
+    with schema.blamed(), redirect_stdout(sys.stderr):  # what a migration prints: stdout may be one JSON document
+        return _written(plugin, migrations, models, message, empty=empty)
+
+
+def _written(plugin: str, migrations: str, models: Sequence[type[Any]], message: str, *, empty: bool) -> Written | None:
     config = branch_config(migrations)
     script = ScriptDirectory.from_config(config)
     folder = versions_of(migrations)

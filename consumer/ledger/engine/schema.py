@@ -7,8 +7,9 @@ package that contains `versions`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -106,26 +107,28 @@ def alembic_config() -> Config:
 
 
 def _scripts(config: Config) -> ScriptDirectory:
-    """Every migration of every branch, read. Raises MigrationFailed."""
+    """Every migration of every branch, read. What one prints goes to stderr: stdout may be one JSON document. Raises
+    MigrationFailed."""
     script = ScriptDirectory.from_config(config)
-    with _blamed():
+    with blamed(), redirect_stdout(sys.stderr):
         script.get_heads()
     return script
 
 
 @contextmanager
-def _blamed() -> Iterator[None]:
-    """What a migration raises is told with its file and line; what the database has against anybody stays as it is."""
+def blamed() -> Iterator[None]:
+    """What a migration raises, `sys.exit()` included, is told with its file and line; what the database has against
+    anybody stays as it is."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         is_unavailable_now = isinstance(error, DBAPIError) and is_unavailable(error)
         if isinstance(error, ConsumerError) or is_unavailable_now or of_database(error) is not None:
             raise
         raise MigrationFailed(path=_where(error), reason=type(error).__name__) from error
 
 
-def _where(error: Exception) -> str | None:
+def _where(error: BaseException) -> str | None:
     """The line of a migration that an error came through; None where it is of none."""
     folders = set(branches().values())
     places = [(error.filename, error.lineno)] if isinstance(error, SyntaxError) else []
@@ -161,7 +164,7 @@ async def upgrade(database: Database) -> SchemaState:
             # What `alembic upgrade heads` does, but from what is known here: it stops at a revision it does not know.
             return script._upgrade_revs("heads", begin_at)  # type: ignore[arg-type]  # it takes several, as Alembic's own do
 
-        with _blamed(), EnvironmentContext(config, script, fn=steps, destination_rev="heads"):
+        with blamed(), EnvironmentContext(config, script, fn=steps, destination_rev="heads"):
             script.run_env()
         revisions.note_all(connection, script)
 

@@ -75,6 +75,8 @@ def test_a_table_of_a_built_in_plugin_that_is_gone_is_told_too(consumer: Run, en
         ('op.create_table("half", sa.Column("id", sa.Integer())); raise RuntimeError("no way")', 8, "RuntimeError"),
         ("pass\n)", 9, "SyntaxError"),
         ("pass\nimport nowhere_at_all", 9, "ModuleNotFoundError"),
+        ("raise SystemExit(4)", 8, "SystemExit"),
+        ("pass\nraise SystemExit(4)", 9, "SystemExit"),
     ],
 )
 def test_a_plugins_migration_that_fails_is_named(
@@ -88,10 +90,10 @@ def test_a_plugins_migration_that_fails_is_named(
 ) -> None:
     """It said `internal`, or to run what just had failed."""
     assert desk.call("db", "upgrade").returncode == 0
-    path = tmp_path / reason
-    monkeypatch.syspath_prepend(install_migrations(path, f"broken_{reason.lower()}", upgrade))
+    path, name = tmp_path / reason, f"broken_{reason.lower()}_{line}"
+    monkeypatch.syspath_prepend(install_migrations(path, name, upgrade))
     done = desk.call("db", "upgrade")
-    at = path / f"broken_{reason.lower()}" / "migrations" / "versions" / f"0001_first.py:{line}"
+    at = path / name / "migrations" / "versions" / f"0001_first.py:{line}"
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error[migration_failed]: A migration cannot be read, or fails; nothing was changed")
     assert f"(path={at}, reason={reason})" in done.stderr
@@ -101,6 +103,18 @@ def test_a_plugins_migration_that_fails_is_named(
     if line == 9:  # nobody can read it: whoever looks is told the same
         done = desk.call("status")
         assert (done.returncode, str(at) in done.stdout, "[migration_failed]" in done.stdout) == (3, True, True)
+
+
+# case: H1
+def test_what_a_migration_prints_is_no_part_of_the_answer(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood before the JSON document."""
+    talks = install_migrations(tmp_path / "talks", "talks", 'print("moved 3 rows")\nprint("hello")')
+    monkeypatch.syspath_prepend(talks)
+    assert desk.ask("db", "upgrade")["state"] == "current"
+    assert desk.ask("db", "current")["state"] == "current"
+    assert desk.ask("handlers", "check")["problems"] == []
 
 
 # case: O7
