@@ -59,6 +59,8 @@ def problem_of(error: Exception) -> Problem:
                 if name in error.headers
             }
             code = (error.reason or "error").lower().replace(" ", "_")
+            if isinstance(error, web.HTTPNotFound):
+                code = "unknown_path"  # NotFound is of what was asked for
             return Problem(error.status, code, error.reason, headers)
         case UsageError():
             return Problem(400, "bad_request", error.message)

@@ -50,9 +50,10 @@ def replay_command(
     return " ".join(words)
 
 
-def redrive(event_id: str, application: str = "default") -> str:
-    """Lets the dead runs of an event try again."""
-    return command("consumer dead redrive", options=_reasoned(application, f"--event {quote(event_id)}"))
+def redrive(event_id: str, handler: str, application: str = "default") -> str:
+    """Lets a handler's dead run of an event try again."""
+    options = _reasoned(application, f"--event {quote(event_id)}", f"--handler {quote(handler)}")
+    return command("consumer dead redrive", options=options)
 
 
 def release(order_id: str, application: str = "default", *, hold: str | None = None) -> str:

@@ -27,7 +27,7 @@ from consumer.console.answers import answer, bearer, errors, guard
 from consumer.console.checkouts import parse, register_checkout
 from consumer.console.event_view import event_view
 from consumer.console.views import access_view, order_view, subscription_view
-from consumer.errors import NotFound, UsageError
+from consumer.errors import UsageError
 from consumer.ledger import Database, processes
 from consumer.ledger.reading import read_requests
 from consumer.plugin import ReadKind, ReadRequest
@@ -155,7 +155,7 @@ class QueryApi:
             raise UsageError("name the application by ?application=: there are several, and none is `default`")
         name = self._unnamed if name is None else name
         if name not in self._applications:
-            raise NotFound("the application is unknown")
+            raise UsageError("the application is unknown")  # not 404: of nobody is known what he may use there
         return name
 
 

@@ -164,7 +164,7 @@ def _paused(row: Mapping[str, Any], name: str, application: str | None = None) -
 def wait_of(row: Mapping[str, Any], kept: Mapping[tuple[str, str], str]) -> Entry:
     """What a run that is not over waits for, as an entry's own words; nothing where its time is all it waits for."""
     if row["status"] == RunStatus.DEAD:
-        return {"waits": f"an operator: {redrive(row['event_id'], row['application'])}"}
+        return {"waits": f"an operator: {redrive(row['event_id'], row['handler'], row['application'])}"}
     if (told := kept.get((row["application"], row["handler"]))) is not None:
         return {"waits": told}
     if row["status"] == RunStatus.PARKED:

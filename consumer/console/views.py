@@ -25,6 +25,8 @@ from handlers.fulfilment.store import REQUESTED, to_order
 
 RUNS: Table = RunRow.__table__
 ROWS_MAX = 50
+ENTITLEMENTS_MAX = 10_000
+"""Of one customer, with those that are over: who has one for each title that a shop ever sold has many."""
 RUN = ("handler", "status", "attempts", "next_at", "code", "reason")
 
 
@@ -109,7 +111,7 @@ async def subscription_view(
         raise NotFound("the subscription is unknown", subscription_id=subscription_id)
     sub = to_subscription(row)
     grants = policy.grants_of(sub.price_id, sub.product_id)
-    standing = await rows_of(session, access.ENTITLEMENTS, application, customer=sub.customer)
+    standing = await rows_of(session, access.ENTITLEMENTS, application, limit=ENTITLEMENTS_MAX, customer=sub.customer)
     stands = any(row["allowed"] and row["entitlement"] in (grants or ()) for row in standing)
     source = by_subscription(subscription_id, sub, policy, now, stands=stands)
     return {
@@ -142,7 +144,7 @@ async def subscription_view(
 
 async def access_view(session: AsyncSession, application: str, customer: str, now: datetime) -> dict[str, Any]:
     """What a customer may use, and why. One nobody has heard of may use nothing; that is an answer, not an error."""
-    rows = await rows_of(session, access.ENTITLEMENTS, application, customer=customer)
+    rows = await rows_of(session, access.ENTITLEMENTS, application, limit=ENTITLEMENTS_MAX, customer=customer)
     entitlements = [
         {
             "entitlement": row["entitlement"],

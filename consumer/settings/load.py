@@ -83,7 +83,7 @@ def _gathered(environ: Mapping[str, str], role: Role) -> tuple[Settings, list[st
     problems: list[str] = []
     from_environment = _from_environment(environ, problems)
     from_file = _from_toml(from_environment.pop(CONFIG, None), problems)
-    merged = {**from_file, **from_environment}
+    merged = {name: _trimmed(name, value) for name, value in {**from_file, **from_environment}.items()}
     problems += [_unknown(name, KNOWN) for name in sorted(environ) if _is_slip(name, merged)]
     _read_files(merged, problems)
     applications = _applications(merged, role, problems)
@@ -95,6 +95,11 @@ def _gathered(environ: Mapping[str, str], role: Role) -> tuple[Settings, list[st
     reported = {problem.partition(":")[0] for problem in problems}
     problems += [found for found in cross_problems(settings) if found.partition(":")[0] not in reported]
     return settings, list(dict.fromkeys(problems))
+
+
+def _trimmed(name: str, value: Any) -> Any:
+    """Without white space around it, which is a slip, as of a file's last line; a password may have some."""
+    return value.strip() if isinstance(value, str) and name != "CONSUMER_KAFKA_SASL_PASSWORD" else value
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
@@ -174,7 +179,9 @@ def _applications(merged: Mapping[str, Any], role: Role, problems: list[str]) ->
     """The applications; each as far as it is usable, so that the other checks see it too."""
     given = default_table(merged)
     tables = {} if role is Role.DEMO else _tables(merged.get(APPLICATIONS, {}), problems)
-    explicit = any(name.startswith("SVC_") for name in merged) or bool(given.get("webhook_secrets"))
+    explicit = any(name.startswith("SVC_") for name in merged) or any(
+        given.get(one) for one in ("webhook_secrets", "webhook_secrets_file")
+    )
     if role is Role.DEMO:  # never with somebody's real credentials
         tables = {DEFAULT: sandbox_table({})}
         given = {}

@@ -190,7 +190,7 @@ def checked_http_url(value: str) -> str:
         raise ValueError("must be an address like 'https://api.example.com'") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an address like 'https://api.example.com'")
-    if parts.username or parts.password or parts.query or parts.fragment:
+    if parts.username or parts.password or "?" in value or "#" in value:  # a path put behind these would be no path
         raise ValueError("must hold no credentials, query or fragment")
     return value.rstrip("/")
 

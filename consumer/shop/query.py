@@ -18,6 +18,7 @@ from consumer.payments.answers import bounded
 from consumer.shop.standing import AccessStanding, OrderStanding, QueryFailed
 
 ANSWER_MAX_BYTES: Final = 4 * 1024 * 1024
+APPLICATION_UNKNOWN: Final = "the application is unknown there"
 
 
 class QueryApi:
@@ -53,7 +54,9 @@ class QueryApi:
     async def access(self, customer: str) -> AccessStanding:
         """What a customer may use; one that nobody has heard of may use nothing. Raises QueryFailed."""
         found = await self._ask("GET", f"customers/{_quoted(customer)}/access")
-        return _read(AccessStanding, found or {"customer": customer, "allowed": False})
+        if found is None:  # a consumer of the version before
+            raise QueryFailed(APPLICATION_UNKNOWN, application=self._application)
+        return _read(AccessStanding, found)
 
     async def register(
         self,
@@ -79,27 +82,28 @@ class QueryApi:
             del body["price_id"]  # a consumer of the version before knows no price, and refuses what it does not know
             answer = await self._ask("PUT", path, body)
         if answer is None:
-            raise QueryFailed("the application is unknown there", application=self._application)
+            raise QueryFailed(APPLICATION_UNKNOWN, application=self._application)
 
     async def read_order(self, order_id: str) -> None:
         """Have an order read at the service, soon. Raises QueryFailed."""
         await self._ask("POST", f"orders/{_quoted(order_id)}/read", {})
 
     async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """The answer, None for 404."""
+        """The answer, None where what is asked for is unknown. Another 404 is of a wrong address."""
         if self._session is None:
             raise QueryFailed("not started: use it as `async with`")
         whose = "" if self._application is None else f"?application={_quoted(self._application)}"
         url = URL(f"{self._base_url}/api/{path}{whose}", encoded=True)
         try:
             async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
-                if answer.status == HTTPStatus.NOT_FOUND:
-                    return None
-                if not answer.ok and answer.status != HTTPStatus.CONFLICT:
+                if not answer.ok and answer.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
                     raise QueryFailed(status=answer.status)
                 found: dict[str, Any] = parse(await bounded(answer.content.iter_any(), "", ANSWER_MAX_BYTES))
         except (aiohttp.ClientError, TimeoutError, ValueError, UnexpectedAnswer) as error:
             raise QueryFailed(reason=type(error).__name__) from error
+        if answer.status == HTTPStatus.NOT_FOUND:
+            _read(_Unknown, found)
+            return None
         if answer.status == HTTPStatus.CONFLICT:
             raise TermsDiffer(_read(_Conflict, found).error.differing)
         return found
@@ -112,6 +116,14 @@ class _Differing(BaseModel):
 
 class _Conflict(BaseModel):
     error: _Differing
+
+
+class _NotFound(BaseModel):
+    code: Literal["not_found"]
+
+
+class _Unknown(BaseModel):
+    error: _NotFound
 
 
 T = TypeVar("T", bound=BaseModel)

@@ -23,7 +23,8 @@ class _Told(BaseModel):
 
 
 class OrderStanding(_Told):
-    """Where an order stands. `fulfilment`: `none` (not yet), `requested` (paid, on its way), `fulfilled` (every
+    """Where an order stands. `fulfilment`: `none` (not yet), `requested` (paid, on its way; also where an
+    operator gave it up), `fulfilled` (every
     handler that fulfils is done), `failed` (one is dead, or it cannot be delivered). `status` is the service's word."""
 
     order_id: str

@@ -96,8 +96,12 @@ def test_an_id_like_an_option_stands_behind_the_options() -> None:
 # case: G8
 def test_a_command_about_what_is_one_shop_s_names_it() -> None:
     """The same order id, the same event id may be another shop's, too."""
-    assert redrive("evt_1", "far") == "consumer dead redrive --event evt_1 --application far --reason …"
-    assert redrive("evt_1") == "consumer dead redrive --event evt_1 --application default --reason …"
+    assert redrive("evt_1", "shop:ship", "far") == (
+        "consumer dead redrive --event evt_1 --handler shop:ship --application far --reason …"
+    )
+    assert redrive("evt_1", "ship") == (
+        "consumer dead redrive --event evt_1 --handler ship --application default --reason …"
+    )
     told = replay_command("shop:ship", order="A 1", application="far")
     assert told == "consumer replay plan --handler shop:ship --order 'A 1' --application far"
 

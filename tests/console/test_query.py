@@ -134,7 +134,9 @@ async def test_applications_are_apart(api: Client, projections: Projections) -> 
     assert (await get(api, "/api/orders/A1"))[0] == 404
     status, body = await get(api, "/api/orders/A1?application=other")
     assert (status, body["application"]) == (200, "other")
-    assert (await get(api, "/api/orders/A1?application=nobody"))[0] == 404
+    for path in ("/api/orders/A1", "/api/customers/c/access"):
+        status, body = await get(api, f"{path}?application=nobody")
+        assert (status, body["error"]["code"]) == (400, "bad_request"), "404 is of what was asked for"
 
 
 async def test_the_only_application_need_not_be_named(open_api: Open, projections: Projections) -> None:
@@ -206,6 +208,15 @@ async def test_access_with_its_reasons(api: Client, projections: Projections, cl
     assert body["allowed"] is False, "the time is over, even if the timer has not gone off yet"
 
 
+async def test_who_had_many_things_is_not_refused_the_last_one(api: Client, projections: Projections) -> None:
+    # case: A50
+    for number in range(60):
+        gift = {"by": "ann", "entitlement": f"course-{number}"}
+        await projections.feed(own("access.complimentary_granted", "customer:ada", gift, id_=f"drv_{number}"))
+    _, body = await get(api, "/api/customers/ada/access")
+    assert sum(one["allowed"] for one in body["entitlements"]) == 60
+
+
 async def test_the_token_is_needed_when_set(open_api: Open) -> None:
     api = await open_api(token=TOKEN)
     for headers in (
@@ -228,7 +239,7 @@ async def test_the_token_is_needed_when_set(open_api: Open) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/api/nothing", 404),
+        ("GET", "/api/nothing", 404),  # by its code it is no unknown order
         ("POST", "/api/orders/A1", 405),
         ("GET", "/api/checkouts/s1", 405),
         ("GET", "/api", 404),

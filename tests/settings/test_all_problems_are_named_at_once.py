@@ -221,6 +221,8 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         ("SVC_APP_SECRET", "svc_sk_live_a,", "holds an empty secret"),
         ("SVC_BASE_URL", "api.example.com", "must be an address"),
         ("SVC_BASE_URL", "https://user:pass@api.example.com", "must hold no credentials"),
+        ("SVC_BASE_URL", "https://api.example.com?", "must hold no credentials, query or fragment"),
+        ("SVC_BASE_URL", "https://api.example.com#", "must hold no credentials, query or fragment"),
         ("SVC_BASE_URL", "http://host:99999", "must be an address"),
         ("CONSUMER_WEBHOOK_SECRETS", "", "holds an empty secret"),
         ("CONSUMER_WEBHOOK_SECRETS", "whsec_", "holds an empty secret"),

@@ -70,6 +70,12 @@ def test_applications_may_be_a_list_with_names() -> None:
     assert [found.name for found in load_settings(environ, Role.WORK).applications] == ["shop", "club"]
 
 
+def test_webhook_secrets_in_a_file_make_a_default_beside_others_as_a_value_does(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text(SECRET)
+    given = {"CONSUMER_APPLICATIONS": '{"shop": {}}', "CONSUMER_WEBHOOK_SECRETS_FILE": str(tmp_path / "secrets")}
+    assert [found.name for found in load_settings(given, Role.WORK).applications] == ["default", "shop"]
+
+
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [

@@ -42,6 +42,20 @@ def test_a_secret_may_come_from_a_file_by_the_same_rules(tmp_path: Path) -> None
         assert reason in problem
 
 
+def test_white_space_around_a_value_is_no_part_of_it() -> None:
+    """A line's end in a token refused every caller, one behind an address gave `//v1/events`, a blank behind a
+    database's file another, empty ledger. A password may have some."""
+    environ = {"CONSUMER_API_TOKEN": "a-token\n", "CONSUMER_DATABASE_URL": " sqlite+aiosqlite:////tmp/x.db ",
+               "CONSUMER_KAFKA_SASL_PASSWORD": " p ", "CONSUMER_KAFKA_SASL_USERNAME": "ann"}  # fmt: skip
+    settings = load_settings(CREDENTIALS | environ | {"SVC_BASE_URL": "https://api.example.com/\n"}, Role.SYNC)
+    assert settings.api_token is not None
+    assert settings.kafka_sasl_password is not None
+    assert settings.api_token.get_secret_value() == "a-token"
+    assert settings.database_url.get_secret_value() == "sqlite+aiosqlite:////tmp/x.db"
+    assert settings.applications[0].base_url == "https://api.example.com"
+    assert settings.kafka_sasl_password.get_secret_value() == " p "
+
+
 def test_the_mark_that_an_editor_puts_before_a_text_is_no_part_of_it(tmp_path: Path) -> None:
     """With it, a secret is another one: every signature would be refused, and every caller of the query API."""
     mark = "\N{ZERO WIDTH NO-BREAK SPACE}"

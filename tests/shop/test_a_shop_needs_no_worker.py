@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -35,7 +36,7 @@ class Consumer:
     """A query API that answers as it is told, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.status = 200
+        self.status, self.code = 200, "not_found"
         self.asked: list[tuple[str, str, object]] = []
         self.queries: list[str] = []
 
@@ -44,9 +45,9 @@ class Consumer:
         self.asked.append(
             (request.method, request.rel_url.raw_path, await request.json() if request.can_read_body else None)
         )
-        return web.json_response(
-            {"status": "PAID", "fulfilment": "odd"} if "odd" in request.path else {}, status=self.status
-        )
+        answer: dict[str, Any] = {"error": {"code": self.code}} if self.status == 404 else {}
+        answer |= {"status": "PAID", "fulfilment": "odd"} if "odd" in request.path else {}
+        return web.json_response(answer, status=self.status)
 
 
 @pytest.fixture
@@ -129,9 +130,10 @@ async def test_unknown_is_no_failure_and_a_failure_is_no_answer(shop: Shop, cons
         consumer[0].status = 404
         standing = await shop.order("A-1")
         assert (standing.is_known, standing.is_paid, standing.fulfilment) == (False, False, "none")
-        assert not (await shop.access("ada")).may("svc_price_monthly")
-        for status in (401, 500, 503):
-            consumer[0].status = status
+        with pytest.raises(QueryFailed):  # of everybody is known there what he may use
+            await shop.access("ada")
+        for status, code in ((401, ""), (500, ""), (503, ""), (404, "unknown_path")):
+            consumer[0].status, consumer[0].code = status, code
             with pytest.raises(QueryFailed):
                 await shop.order("A-1")
         consumer[0].status = 200

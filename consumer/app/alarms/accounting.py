@@ -131,9 +131,9 @@ def lasting(before: Report, found: Report) -> Account:
     subjects: dict[str, tuple[str, ...]] = {}
     for one in same:
         subjects[one.code] = (*subjects.get(one.code, ()), one.subject)[:SUBJECTS_MAX]
-    return Account(
-        residual=min(before.residual, found.residual), broken=Counter(one.code for one in same), subjects=subjects
-    )
+    is_money = any(one.kind == "payment" for one in same)  # else each time of other payments, which just came
+    residual = min(before.residual, found.residual) if is_money else 0
+    return Account(residual=residual, broken=Counter(one.code for one in same), subjects=subjects)
 
 
 def _name(one: Problem) -> tuple[str, str, str]:

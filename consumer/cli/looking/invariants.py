@@ -52,6 +52,8 @@ def invariants(
     output.document({"holds": holds, "against": against, "applications": [one.document() for one in found]})
     for one in found:
         _say(output, one, shippers)
+        if read and one.is_set_up and not one.is_read:
+            output.line("it has no API credentials here: compared with what was observed last")
     if not holds:
         raise typer.Exit(BROKEN)
 
@@ -70,10 +72,15 @@ async def _checked(settings: Settings, application: str | None, shippers: Sequen
         names = [name for name in set_up if application in (None, name)]
         observed = LastObservations(database)
         service: Service = observed
+        asked: Sequence[str] = ()
         if read and names:
-            service, names = await _walked(stack, settings, database, application)
+            service, asked = await _walked(stack, settings, database, application)
         options = settings.handler_options
-        found = [await Check(database, service, options, now, handlers=shippers).run(name) for name in names]
+        found = []
+        for name in names:
+            is_read = name in asked
+            check = Check(database, service if is_read else observed, options, now, handlers=shippers)
+            found.append(replace(await check.run(name), is_read=is_read))
         for name in former:
             report = await Check(database, observed, options, now, handlers=shippers).run(name)
             found.append(replace(report, is_set_up=False))

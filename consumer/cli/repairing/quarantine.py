@@ -17,6 +17,7 @@ from consumer.cli.consent import Reason as Why
 from consumer.cli.consent import Yes, actor, checked_reason, consent
 from consumer.cli.filters import EARLIEST, Application, Limit, more_line, page, require_application, takes
 from consumer.cli.output import Json, Output
+from consumer.console.cure import of_application
 from consumer.console.event_view import delivery_document
 from consumer.console.operators.quarantined import RETRIED, Again, note, take_out, throw_away
 from consumer.errors import NotFound, NotUnderstood, UsageError
@@ -73,9 +74,10 @@ def list_quarantine(
         output.line(more_line(limit))
     if counted.total() > 1:
         output.line("in all: " + ", ".join(f"{word} {count}" for word, count in counted.most_common()))
-        of_it = f"--because {reason.value if reason is not None else counted.most_common(1)[0][0]}"
+        of_it = f"--because {reason.value if reason is not None else counted.most_common(1)[0][0]} --limit 1000"
+        of_it += f" {of_application(application)}" if application is not None else ""
         output.line(f"all of one reason: consumer quarantine retry {of_it} --reason … has them taken in again,")
-        output.line(f"  consumer quarantine discard {of_it} --reason … --limit 1000 throws them away")
+        output.line(f"  consumer quarantine discard {of_it} --reason … throws them away")
 
 
 def _none_fits(in_all: int, application: str | None) -> str:

@@ -102,12 +102,12 @@ class Check:
     async def _work(self, report: Report) -> None:
         """What the built-in handlers gave up is in no book; nor is what came in from archives, before a rebuild."""
         async with self._database.reading() as session:
-            counts = await queue.count_by_status(session)
+            counts = await queue.count_by_status(session, report.application)
             owed = await derivation.owed(session)
         if report.application in owed:
             self._name(report, NOT_DERIVED, "plugin", "all")
         for (handler, status), count in sorted(counts.items()):
-            if status == RunStatus.DEAD and handler.startswith(BUILT_IN):
+            if count and status == RunStatus.DEAD and handler.startswith(BUILT_IN):
                 self._name(report, "projection_dead", "handler", handler, f": {count} run(s)")
 
     # --- orders ------------------------------------------------------------------------------------------------

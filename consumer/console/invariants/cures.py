@@ -61,7 +61,7 @@ CURES: Final[Mapping[str, tuple[str, str]]] = {
     "after_end_unflagged": ("charged after its end, and not marked so", LOST_ACCESS),
     # work
     "projection_dead": ("events are not in the books: this handler gave them up",
-                        "consumer dead redrive --handler {subject} --reason …"),
+                        "consumer dead redrive --handler {subject} --application {application} --reason …"),
     "not_derived": ("events came in from archives, and no rebuild since: orders, gifts and holds may be lacking",
                     "consumer rebuild all --reason …"),
 }  # fmt: skip

@@ -55,10 +55,12 @@ class Report:
     """What was found in one application. `without_amount`: payments that show no amount; they are classed, and add
     nothing to a sum. `unread`: those of them of which only the status was kept (the first walk remembers no more): only
     a fresh walk tells what they were for, and how much. `observed`: objects that the service showed. `live`: live
-    subscriptions by why they grant or not. `problems`: the first thousand. `is_set_up`: or it is not any more."""
+    subscriptions by why they grant or not. `problems`: the first thousand. `is_set_up`: or it is not any more.
+    `is_read`: compared with the service as it is now, and not with what was observed last."""
 
     application: str
     is_set_up: bool = True
+    is_read: bool = False
     sums: dict[Class, Sum] = field(default_factory=lambda: {one: Sum() for one in Class})
     without_amount: int = 0
     unread: int = 0
@@ -105,6 +107,7 @@ class Report:
         return {
             "application": self.application,
             "set_up": self.is_set_up,
+            "read": self.is_read,
             "holds": self.holds,
             "payments": total.payments,
             "micro_usdc": total.micro,

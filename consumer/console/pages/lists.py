@@ -11,6 +11,7 @@ from aiohttp import web
 
 from consumer.console.alarms.queues import findings, queues
 from consumer.console.belongings import require_known, whose
+from consumer.console.cure import of_application
 from consumer.console.event_view import delivery_document, event_document, outcomes_of
 from consumer.console.operators.deaths import death_groups, per_application
 from consumer.console.operators.subjects import held_by
@@ -146,7 +147,9 @@ async def list_quarantine(request: web.Request) -> web.Response:
         rows = await quarantine.newest(session, application=application, reason=reason, limit=LISTED + 1)
         counted = await quarantine.count_since(session, EVER, application)
     rows_, more = [delivery_document(row) for row in rows[:LISTED]], len(rows) > LISTED
-    return page(request, "lists/quarantine.html", rows=rows_, more=more, counted=counted.most_common(), reason=word)
+    of_it = f"--because {word} --limit 1000" + (f" {of_application(application)}" if application else "")
+    counted_ = counted.most_common()
+    return page(request, "lists/quarantine.html", rows=rows_, more=more, counted=counted_, reason=word, of_it=of_it)
 
 
 async def list_handlers(request: web.Request) -> web.Response:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, Subquery, Table, bindparam, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.columns import unindexed
 from consumer.errors import HandlerEndsProcess
 from consumer.ledger.engine.counting import each_statement, up_to
 from consumer.ledger.handling import lanes
@@ -58,12 +59,15 @@ _HANDLERS_WITH = {
 }
 
 
-async def count_by_status(session: AsyncSession) -> dict[tuple[str, str], int]:
-    """(handler, status) to how many runs wait or are dead, at most COUNT_MAX; what is done with is left out."""
+async def count_by_status(session: AsyncSession, application: str | None = None) -> dict[tuple[str, str], int]:
+    """(handler, status) to how many runs wait or are dead, of all applications or of one, at most COUNT_MAX; what is
+    done with is left out."""
     found: dict[tuple[str, str], int] = {}
     for status, handlers in _HANDLERS_WITH.items():
         for handler in await session.scalars(handlers):
             of_handler = select(_RUNS.c.handler).where(lanes.is_status(status), _RUNS.c.handler == handler)
+            if application is not None:
+                of_handler = of_handler.where(unindexed(_RUNS.c.application) == application)
             found[handler, status.value] = await up_to(session, of_handler)
     return found
 

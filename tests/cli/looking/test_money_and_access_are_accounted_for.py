@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from consumer.app.alarms.accounting import Accounting
+from consumer.cli.looking import invariants
 from consumer.clock import DrivenClock
+from consumer.console.invariants.service import LastObservations, Service
 from consumer.ledger import Database
 from consumer.telemetry.metrics import Metrics
 from tests.console.invariants.shop import NOW, OPTIONS, Shop
@@ -76,6 +78,27 @@ def test_an_application_that_is_set_up_no_more_is_accounted_for(
     assert "set up no more" not in desk.call("invariants").stdout
     for known in (desk, renamed):
         assert known.ask("invariants", "--application", "nobody", code=2).startswith("error[usage]")
+
+
+# case: G8
+def test_an_application_that_cannot_be_asked_is_accounted_for_beside_one_that_is_read(
+    environ: dict[str, str], ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a signed one without API credentials nothing was said, and what is broken there hidden by exit 0."""
+
+    async def walked(_: object, __: object, database: Database, ___: object) -> tuple[Service, list[str]]:
+        return LastObservations(database), ["shop"]
+
+    in_shop(ledger, sells)
+    in_shop(ledger, breaks)
+    monkeypatch.setattr(invariants, "_walked", walked)
+    two = Desk(environ | {"CONSUMER_APPLICATIONS": '{"shop": {}, "default": {}}'})
+    done = two.call("invariants", "--read", "--json")
+    assert done.returncode == 3
+    shop, default = json.loads(done.stdout)["applications"]
+    assert (shop["application"], shop["read"], shop["holds"]) == ("shop", True, True)
+    assert (default["application"], default["read"], default["holds"]) == ("default", False, False)
+    assert two.call("invariants", "--read").stdout.count("it has no API credentials here") == 1
 
 
 def test_the_command(desk: Desk, ledger: str) -> None:

@@ -249,6 +249,17 @@ async def test_it_is_named_with_its_cure(shop: Shop, what: str) -> None:
     assert all(one.cure.startswith("consumer ") for one in found.problems)
 
 
+async def test_what_is_dead_breaks_the_application_that_it_is_of(shop: Shop) -> None:
+    # case: G8
+    _, _, plant = PLANTED["events that are in no book"]
+    await plant(shop)
+    await sql("UPDATE runs SET application = 'other' WHERE event_id = 'evt_x'")(shop)
+    assert (await shop.check()).holds
+    await sql("UPDATE runs SET application = 'default' WHERE event_id = 'evt_x'")(shop)
+    [one] = (await shop.check()).problems
+    assert one.cure == "consumer dead redrive --handler fulfilment:order_paid --application default --reason …"
+
+
 ROW_OF_THE_ORDER = "DELETE FROM fulfilment_order WHERE order_id = 'A1'"
 ROW_OF_THE_SUBSCRIPTION = "DELETE FROM access_subscription WHERE subscription_id = 'sub_1'"
 

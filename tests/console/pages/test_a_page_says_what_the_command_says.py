@@ -358,7 +358,7 @@ async def test_the_lists_say_what_there_is(sqlite_ledger: Database, pages: Pages
     await text(pages, "/console/quarantine?reason=none", 400)
     assert "operator:ada" in await text(pages, "/console/audit?subject=order:7")
     assert "Nothing was noted about this" in await text(pages, "/console/audit?subject=order:8")
-    assert "not_found" in await text(pages, "/console/nothing", 404)
+    assert "unknown_path" in await text(pages, "/console/nothing", 404)
 
 
 async def test_what_does_not_run_stands_before_what_runs(sqlite_ledger: Database, pages: Pages) -> None:

@@ -12,7 +12,7 @@ from consumer.cli.looking.status_finding import Grade
 from consumer.clock import DrivenClock
 from consumer.console.invariants import kept
 from consumer.console.invariants.kept import Account
-from consumer.console.invariants.report import Problem, Report
+from consumer.console.invariants.report import Class, Problem, Report
 from consumer.ledger import Database
 from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.database_time import shared_time
@@ -84,6 +84,18 @@ def test_only_the_same_about_the_same_lasts() -> None:
     before = report(("request_lost", "A1"), ("request_lost", "A2"))
     after = report(("request_lost", "A2"), ("request_lost", "A3"), ("no_handler", "A1"))
     assert lasting(before, after) == Account(broken={"request_lost": 1}, subjects={"request_lost": ("A2",)})
+
+
+def test_money_of_another_payment_at_each_look_only_just_came() -> None:
+    looks = []
+    for number in (1, 2):
+        found = report(("request_lost", "A1"))
+        found.add(Class.UNEXPLAINED, 10_000_000)
+        found.name(Problem(code="payment_unrecorded", application="shop", kind="payment", subject=f"pay_{number}",
+                           says="", cure=""))  # fmt: skip
+        looks.append(found)
+    assert lasting(*looks) == Account(broken={"request_lost": 1}, subjects={"request_lost": ("A1",)})
+    assert lasting(looks[0], looks[0]).residual == 10_000_000
 
 
 @pytest.mark.parametrize(
