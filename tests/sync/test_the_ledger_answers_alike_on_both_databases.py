@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 from consumer.broker.embedded.broker import EmbeddedBroker
@@ -123,6 +124,38 @@ async def test_a_gap_is_open_until_a_reconcile_walk_that_began_after_it(database
         assert (await silence.DeliveryHealth.of(session, "default")).gap_at == NOW
         await silence.note_reconciled(session, "default", began=NOW + timedelta(seconds=1), token=1)
         assert (await silence.DeliveryHealth.of(session, "default")).gap_at is None
+
+
+async def test_a_gap_and_its_end_that_are_noted_at_one_moment_both_count(database: Database) -> None:
+    # case: B13
+    async def health() -> silence.DeliveryHealth:
+        async with database.reading() as session:
+            return await silence.DeliveryHealth.of(session, "default")
+
+    async def walk() -> None:
+        async with database.transaction() as session:
+            await silence.note_walk(session, "default", recovered=["evt_1"], gap=False, token=1, now=NOW)
+
+    async def reconcile() -> None:
+        async with database.transaction() as session:
+            await silence.note_reconciled(session, "default", began=NOW, token=1)
+
+    async with database.transaction() as session:
+        await silence.note_gap(session, "default", at=NOW, token=1)
+    async with asyncio.TaskGroup() as group, database.transaction() as session:
+        await silence.note_reconciled(session, "default", began=NOW, token=1)
+        group.create_task(walk())
+        await asyncio.sleep(0.1)
+    assert ((await health()).gap_at, (await health()).pending) == (None, ("evt_1",)), "the walk put nothing back"
+
+    later = NOW + timedelta(minutes=1)
+    async with database.transaction() as session:
+        await silence.note_gap(session, "default", at=NOW, token=1)
+    async with asyncio.TaskGroup() as group, database.transaction() as session:
+        await silence.note_gap(session, "default", at=later, token=1)
+        group.create_task(reconcile())
+        await asyncio.sleep(0.1)
+    assert (await health()).gap_at == later, "the walk of state that began before it does not close it"
 
 
 async def test_what_an_event_derived_is_open_while_it_waits_or_its_runs_are_not_done(database: Database) -> None:

@@ -43,9 +43,9 @@ class KeptState:
         cls.walk = walk
 
     @classmethod
-    async def of(cls, session: AsyncSession, application: str) -> Self:
-        """As it is kept of this application; a fresh one where nothing is."""
-        return cls.load(await load(session, application, cls.walk))
+    async def of(cls, session: AsyncSession, application: str, *, locks: bool = False) -> Self:
+        """As it is kept of this application; a fresh one where nothing is. `locks`: see `load`."""
+        return cls.load(await load(session, application, cls.walk, locks=locks))
 
     async def keep(self, session: AsyncSession, application: str, *, now: datetime, token: int = ANYBODY) -> None:
         """Store it. Raises LeaseLost as `keep` below does."""
@@ -72,11 +72,10 @@ def _adapter(kind: type[KeptState]) -> TypeAdapter[Any]:
     return _ADAPTERS[kind]
 
 
-async def load(session: AsyncSession, application: str, walk: str) -> dict[str, Any] | None:
-    """What was kept, or None."""
-    raw = await session.scalar(
-        select(_BOOKMARKS.c.state).where(_BOOKMARKS.c.application == application, _BOOKMARKS.c.walk == walk)
-    )
+async def load(session: AsyncSession, application: str, walk: str, *, locks: bool = False) -> dict[str, Any] | None:
+    """What was kept, or None. `locks`: whoever else changes it waits for the end of this transaction."""
+    kept = select(_BOOKMARKS.c.state).where(_BOOKMARKS.c.application == application, _BOOKMARKS.c.walk == walk)
+    raw = await session.scalar(kept.with_for_update() if locks else kept)
     if raw is None:
         return None
     try:

@@ -99,7 +99,7 @@ async def note_walk(
     """Store what a walk tells, and say by `silent` whether webhooks are; what another process found lasts here.
     `heard_at`: when the newest webhook came that a read confirmed, as far as this process knows; the rest is in the
     ledger. Raises LeaseLost."""
-    before = await DeliveryHealth.of(session, application)
+    before = await DeliveryHealth.of(session, application, locks=True)
     since = before.last_webhook_at or now - LOOK_BACK
     recorded_at = await events.last_received(session, application, Source.WEBHOOK, since)
     noted_at = await heard.last(session, application)
@@ -127,7 +127,7 @@ async def note_later(
     session: AsyncSession, application: str, recovered: Sequence[str], *, token: int, now: datetime
 ) -> None:
     """A walk that is noted found these unannounced as well: they are judged with the next one. Raises LeaseLost."""
-    before = await DeliveryHealth.of(session, application)
+    before = await DeliveryHealth.of(session, application, locks=True)
     pending = tuple(dict.fromkeys((*before.pending, *recovered)))[-PENDING_MAX:]
     if pending != before.pending:
         await replace(before, pending=pending).keep(session, application, token=token, now=now)
@@ -136,14 +136,14 @@ async def note_later(
 async def note_gap(session: AsyncSession, application: str, *, at: datetime, token: int) -> None:
     """Events were lost unread then: a walk of state that began before, to heal an earlier gap, does not close this one.
     Raises LeaseLost."""
-    before = await DeliveryHealth.of(session, application)
+    before = await DeliveryHealth.of(session, application, locks=True)
     if before.gap_at is None or before.gap_at < at:
         await replace(before, gap_at=at).keep(session, application, token=token, now=at)
 
 
 async def note_reconciled(session: AsyncSession, application: str, *, began: datetime, token: int) -> None:
     """A reconcile walk that began then is complete: a gap found before is closed as far as it can be."""
-    before = await DeliveryHealth.of(session, application)
+    before = await DeliveryHealth.of(session, application, locks=True)
     if before.gap_at is not None and before.gap_at <= began:
         await replace(before, gap_at=None).keep(session, application, token=token, now=began)
         LOG.info("retention_gap_over", application=application)
