@@ -162,10 +162,23 @@ async def end(client: Any, timeout_s: float) -> None:
             closing.exception()  # looked at: whatever it was, the connections are given up
 
 
-def _tasks_of(owners: Iterable[object]) -> set[asyncio.Future[Any]]:
+def given_up(owner: object, method: str) -> None:
+    """Nobody waits any more for what these tasks of its do: how they end is looked at, or Python would tell of it as of
+    an error that nobody has seen."""
+    for task in _tasks_of([owner]):
+        if getattr(task.get_coro(), "__name__", "") == method:
+            task.add_done_callback(_looked_at)
+
+
+def _looked_at(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+def _tasks_of(owners: Iterable[object]) -> set[asyncio.Task[Any]]:
     """The tasks that run a method of one of these objects; aiokafka keeps no list of them."""
     ids = {id(owner) for owner in owners}
-    found: set[asyncio.Future[Any]] = set()
+    found: set[asyncio.Task[Any]] = set()
     for task in asyncio.all_tasks():
         frame = getattr(task.get_coro(), "cr_frame", None)
         if frame is not None and task is not asyncio.current_task() and id(frame.f_locals.get("self")) in ids:

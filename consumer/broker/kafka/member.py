@@ -12,7 +12,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from consumer.broker.base import STANDS_WITHIN_S, Lag, Partition, Record
 from consumer.broker.kafka.causes import broker_error
-from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.connection import KafkaConnection, end, given_up
 from consumer.broker.kafka.consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
 from consumer.broker.kafka.header_names import is_unreadable_name
 from consumer.broker.kafka.progress import Progress, stored_at
@@ -263,6 +263,7 @@ class KafkaSubscription:
             async with asyncio.timeout(within_s):
                 yield
         except TimeoutError as error:
+            given_up(getattr(self._consumer, "_coordinator", None), "_do_commit_offsets")  # no cancel reaches it
             raise BrokerUnavailable(f"{message} in time", group=self._group) from error
         except KafkaError as error:
             raise broker_error(error, message, group=self._group) from error

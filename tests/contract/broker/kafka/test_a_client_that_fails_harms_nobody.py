@@ -4,6 +4,7 @@ that had to be replaced is tried again until it starts, whatever keeps it from t
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 from collections.abc import Iterable
 from functools import partial
@@ -14,7 +15,8 @@ from typing import Any, cast
 import certifi
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.consumer.group_coordinator import GroupCoordinator
+from aiokafka.errors import GroupCoordinatorNotAvailableError, MessageSizeTooLargeError
 from structlog.testing import capture_logs
 
 from consumer.broker import Message
@@ -22,6 +24,7 @@ from consumer.broker.kafka import connection, consumer, lanes, member, publisher
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
 from consumer.broker.membership import Membership
 from consumer.clock import SystemClock
+from consumer.errors import BrokerUnavailable
 from tests.contract.broker.conftest import Log, message, read, values
 from tests.support.kafka import KafkaServer
 from tests.support.ports import eventually
@@ -86,6 +89,38 @@ async def test_a_strangers_transaction_that_hangs_holds_nobody_up_and_its_mark_w
     [report] = await broker.look_at_groups({group: topic})
     assert report.records > 0
     assert values(await read(member, 1)) == ["later"]
+
+
+# case: I22
+@pytest.mark.kafka
+@pytest.mark.parametrize("log", ["kafka"], indirect=True)
+async def test_an_offset_that_fails_to_be_stored_after_nobody_waits_for_it_leaves_no_error_behind(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka shields it: what is cut off goes on, and Python told of its end with a traceback."""
+    broker = await log.open()
+    topic = await log.topic(broker, partitions=1)
+    member = broker.subscribe([topic], log.group())
+    await member.start()
+    await broker.publish(topic, message("one"))
+    [found] = await read(member, 1)
+    answered, told = asyncio.Event(), list[dict[str, Any]]()
+
+    async def refused(*_: object) -> None:
+        await answered.wait()
+        raise GroupCoordinatorNotAvailableError
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    with monkeypatch.context() as patched:
+        patched.setattr(GroupCoordinator, "_send_req", refused)
+        with pytest.raises(BrokerUnavailable):
+            await member.commit({found.partition: found.offset + 1}, timeout_s=0.2)
+        answered.set()
+        await asyncio.sleep(0.05)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert told == []
+    assert await member.commit({found.partition: found.offset + 1})
 
 
 class Client:
