@@ -21,7 +21,7 @@ STOP_GRACE_S = 0.5
 TOOK_MAX_S: Final = 30.0
 # The first call with refused credentials fails with the one, those after it with the other.
 REFUSED: Final = frozenset({AuthenticationError.code, CircuitOpen.code})
-_BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=30.0, jitter=0.0)
+_BACKOFF = RetryPolicy(attempts=1000, first_s=1.0, factor=2.0, ceiling_s=10.0, jitter=0.0)
 
 
 class StageFailure:

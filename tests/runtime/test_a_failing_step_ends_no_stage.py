@@ -87,12 +87,12 @@ def test_what_nobody_foresaw_is_an_error_under_its_own_name() -> None:
     assert (lines[1]["was"], lines[1]["failures"]) == ("ValueError", 2)
 
 
-def test_waits_grow_up_to_half_a_minute_and_begin_anew() -> None:
+def test_waits_grow_up_to_ten_seconds_and_begin_anew() -> None:
     failure, waits = StageFailure("backfill default"), list[float]()
     for _ in range(7):
         failure.failed(LedgerUnavailable())
         waits.append(failure.wait_s())
-    assert waits == [1, 2, 4, 8, 16, 30, 30]
+    assert waits == [1, 2, 4, 8, 10, 10, 10]
     failure.well()
     assert failure.wait_s() == 1
 
