@@ -233,7 +233,7 @@ class Apply:
             is_sent = look.is_quiet and not portion
             if is_sent:
                 settled = look.settled
-                if not look.is_any_left and not await self._is_any_stranded(plan_id):
+                if not look.is_any_left and await self._is_over(plan_id, sent, settled):
                     return look.status
                 portion = await self._portion(plan_id)
             waits = not look.is_quiet or (is_sent and not portion)
@@ -283,10 +283,13 @@ class Apply:
             settled=newest,
         )
 
-    async def _is_any_stranded(self, plan_id: str) -> bool:
-        """Asked at the end only: it looks at all that the plan left parked."""
+    async def _is_over(self, plan_id: str, sent: Sequence[EventRow], settled: int) -> bool:
+        """Asked where nothing went on a moment ago, at the end only: it looks at all that the plan left parked. What a
+        worker lets go meanwhile is not parked any more, and is seen by another look."""
         async with self._database.reading() as session:
-            return await items.is_any_stranded(session, plan_id)
+            if await items.is_any_stranded(session, plan_id):
+                return False
+        return (await self._look(plan_id, sent, settled)).is_quiet
 
     async def _portion(self, plan_id: str) -> Sequence[EventRow]:
         async with self._database.reading() as session:

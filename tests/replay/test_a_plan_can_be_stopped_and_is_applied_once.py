@@ -9,13 +9,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker import Broker
 from consumer.clock import DrivenClock
 from consumer.errors import PlanInProgress, PlanOver
 from consumer.ledger import Database
-from consumer.ledger.plans import plans
+from consumer.ledger.handling import handlers
+from consumer.ledger.plans import items, plans
+from consumer.plugin import Context, Event, handles
 from consumer.replay.apply import ReplayProgress
 from consumer.replay.send_rate import AT_WORK_MAX, FEW, SendRate
 from consumer.work.dispatch import dispatcher
@@ -50,6 +53,49 @@ async def test_what_died_is_begun_as_it_comes_and_not_at_the_next_look(
         async with asyncio.timeout(30):
             assert (await shop.replaying().apply(plan)).is_as_planned
     assert shop.sent()["mail"] == 3 * FEW
+
+
+# case: R8
+async def test_what_a_worker_lets_go_at_the_last_look_is_waited_for(
+    database: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is parked behind nothing, since its handler is paused, and that is resumed in the moment: a look before saw
+    nothing that is due, a look at what is parked sees nothing more."""
+    is_broken, begun, goes_on = True, asyncio.Event(), asyncio.Event()
+
+    @handles("order.paid", attempts=1, name="shop:call")
+    async def call(event: Event, ctx: Context) -> None:
+        if is_broken:
+            raise ValueError("not this one")
+        begun.set()
+        await goes_on.wait()
+
+    async def meanwhile(session: AsyncSession, plan: str) -> bool:
+        if not begun.is_set():
+            async with database.transaction() as other:
+                assert await handlers.resume(other, "shop:call")
+            await asyncio.wait_for(begun.wait(), 20)
+        return await is_any_stranded(session, plan)
+
+    shop, is_any_stranded = Shop(database, broker, more=[call]), items.is_any_stranded
+    work = await dead(shop, 1)
+    async with work.working():
+        await eventually(lambda: work.count("shop:call", "dead", 1))
+        is_broken = False
+        plan = await shop.replaying().plan(handler="shop:call")
+        async with database.transaction() as session:
+            assert await handlers.pause(session, "shop:call", by="ann", reason="x", now=work.clock.now())
+        monkeypatch.setattr(items, "is_any_stranded", meanwhile)
+        looks: list[ReplayProgress] = []
+        applying = asyncio.create_task(shop.replaying().apply(plan, told=looks.append))
+        await eventually(lambda: work.count("shop:call", "retrying", 1))
+        async with database.transaction() as session:
+            await session.execute(text("UPDATE runs SET status = 'parked', next_at = NULL WHERE handler = 'shop:call'"))
+        await asyncio.wait_for(begun.wait(), 20)
+        before = len(looks)
+        await eventually(lambda: applying.done() or len(looks) > before)
+        goes_on.set()
+        assert (await applying).is_as_planned
 
 
 # case: R8
