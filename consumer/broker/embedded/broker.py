@@ -35,7 +35,6 @@ from consumer.telemetry.logs import Condition
 
 RETENTION_EVERY_S = 60.0
 RETENTION_STEP_RECORDS = 2_000
-GROUP_FORGOTTEN_AFTER_S = 30 * 86_400.0
 CHUNK_RECORDS = 500
 CHUNK_BYTES = 4 * 1024 * 1024
 READY_WITHIN_S = 1.5
@@ -250,7 +249,6 @@ class EmbeddedBroker:
         step = partial(
             delete_old,
             now_ms=int(self._clock.now().timestamp() * 1000),
-            groups_seen_since_s=time.time() - GROUP_FORGOTTEN_AFTER_S,
             max_records=RETENTION_STEP_RECORDS,
         )
         return await file.write(step, timeout_s=30.0)

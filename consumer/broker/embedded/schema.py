@@ -38,6 +38,7 @@ SCHEMA = (
         key BLOB NOT NULL,
         headers BLOB,
         value BLOB NOT NULL)""",
+    # seen_s: for versions of before 2026-11-30, which forget groups by it
     "CREATE TABLE groups (name TEXT PRIMARY KEY, generation INTEGER NOT NULL, seen_s REAL NOT NULL)",
     """CREATE TABLE members (
         id TEXT PRIMARY KEY,
@@ -220,11 +221,10 @@ def give_room_back(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM records WHERE position = ?", (NOBODYS_POSITION,))
 
 
-def delete_old(connection: sqlite3.Connection, now_ms: int, groups_seen_since_s: float, max_records: int) -> int:
-    """One bounded step of retention: delete records older than their topic keeps them and committed by every
-    known group; returns how many. Groups not seen since `groups_seen_since_s` (epoch seconds) are forgotten first,
-    so an abandoned group does not hold records for ever; should it return, it starts at the oldest record."""
-    forget_groups(connection, groups_seen_since_s)
+def delete_old(connection: sqlite3.Connection, now_ms: int, max_records: int) -> int:
+    """One bounded step of retention: delete records older than their topic keeps them and committed by every group;
+    returns how many. No group is forgotten, however long nobody read as it: no clock tells one that was given up from
+    one that is started again, and what it has not read was acknowledged."""
     deleted, left_bytes = 0, RETENTION_STEP_BYTES
     for partition_id, first_offset, next_offset, retention_s in connection.execute(
         "SELECT p.id, p.first_offset, p.next_offset, t.retention_s FROM partitions p JOIN topics t ON t.name = p.topic"
@@ -254,11 +254,3 @@ def delete_old(connection: sqlite3.Connection, now_ms: int, groups_seen_since_s:
         if deleted >= max_records or left_bytes <= 0:
             break
     return deleted
-
-
-def forget_groups(connection: sqlite3.Connection, seen_since_s: float) -> None:
-    """Drop groups of which no member joined, beat or committed since then."""
-    stale = connection.execute("SELECT name FROM groups WHERE seen_s < ?", (seen_since_s,)).fetchall()
-    connection.executemany("DELETE FROM members WHERE group_name = ?", stale)
-    connection.executemany("DELETE FROM claims WHERE group_name = ?", stale)
-    connection.executemany("DELETE FROM groups WHERE name = ?", stale)

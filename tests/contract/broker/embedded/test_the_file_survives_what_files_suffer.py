@@ -7,14 +7,14 @@ import sqlite3
 import stat
 from collections.abc import AsyncIterator
 from contextlib import closing, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from consumer.broker import EmbeddedBroker, Message, Partition, TopicConfig
+from consumer.broker import EmbeddedBroker, Partition, TopicConfig
 from consumer.broker.embedded import broker as embedded_module
-from consumer.broker.embedded.schema import delete_old, touch
+from consumer.broker.embedded.schema import touch
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerError, BrokerUnavailable, LogCorrupt, LogIncompatible, LogLocked, LogReplaced
 from tests.contract.broker.conftest import message, read, values
@@ -324,14 +324,32 @@ async def test_old_records_go_when_every_group_has_read_them_and_not_before(
     await broker.stop()
 
 
-async def test_a_group_not_seen_for_long_holds_no_record(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    await broker.publish("t", Message(key=b"k", value=b"v"))
-    member = broker.subscribe(["t"], "gone")
+async def test_what_a_group_has_not_read_stays_however_long_nobody_was_there(tmp_path: Path) -> None:
+    """After 30 idle days, or on a machine that booted with its clock ahead, the first moment deleted it: its group was
+    forgotten before anybody could join."""
+    # case: G7, I4
+    topic, path = TopicConfig(name="t", partitions=1, retention_s=3600, max_record_bytes=100_000), tmp_path / "log.db"
+    before = EmbeddedBroker(path)
+    await before.start()
+    await before.ensure_topics([topic])
+    member = before.subscribe(["t"], "confirm")
     await member.start()
-    await member.stop()
-    later_ms = int((datetime.now(UTC).timestamp() + 7_200) * 1000)
-    with sqlite3.connect(tmp_path / "log.db") as connection:
-        assert delete_old(connection, later_ms, groups_seen_since_s=0, max_records=100) == 0
-        in_an_hour = datetime.now(UTC).timestamp() + 3_600
-        assert delete_old(connection, later_ms, groups_seen_since_s=in_an_hour, max_records=100) == 1
-    connection.close()
+    await before.publish_many("t", [message(str(number)) for number in range(3)])
+    assert values(await read(member, 3)) == ["0", "1", "2"]
+    await member.commit({Partition("t", 0): 1})
+    await before.stop()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE groups SET seen_s = seen_s - ?", (400 * 86_400,))
+    after = EmbeddedBroker(path, clock=DrivenClock(datetime.now(UTC) + timedelta(days=400)))
+    await after.start()
+
+    async def is_over() -> bool:
+        """What was committed is deleted: the pass was there."""
+        with closing(sqlite3.connect(path)) as connection:
+            return bool(connection.execute("SELECT first_offset FROM partitions").fetchone()[0])
+
+    await eventually(is_over)
+    again = after.subscribe(["t"], "confirm")
+    await again.start()
+    assert values(await read(again, 2)) == ["1", "2"]
+    await after.stop()
