@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from aiokafka.errors import KafkaError
@@ -20,7 +21,7 @@ from consumer.broker.kafka.publisher import KafkaPublisher
 from consumer.broker.kafka.topics import RECORD_OVERHEAD_BYTES, FoundTopic, KafkaTopics
 from consumer.broker.membership import Membership
 from consumer.clock import Clock, SystemClock
-from consumer.errors import BrokerUnavailable, TopicUnknown
+from consumer.errors import BrokerError, BrokerUnavailable, TopicUnknown, again
 
 LOOKUP_WITHIN_S = 10.0
 READY_WITHIN_S = 2.0
@@ -62,6 +63,7 @@ class KafkaBroker:
         self._start_within_s = start_within_s
         self._admin = KafkaTopics(self._connection)
         self._topics: dict[str, TopicLanes] = {}
+        self._lookups: dict[str, asyncio.Task[TopicLanes]] = {}
         self._publisher: KafkaPublisher | None = None
         self._subscriptions: list[KafkaSubscription] = []
 
@@ -82,6 +84,8 @@ class KafkaBroker:
             return
         running = [subscription for subscription in self._subscriptions if subscription.running]
         self._subscriptions.clear()
+        for looking in self._lookups.values():
+            looking.cancel()
         await asyncio.gather(publisher.stop(timeout_s), *(member.stop(timeout_s) for member in running))
         self._topics.clear()
 
@@ -200,15 +204,34 @@ class KafkaBroker:
             await self._lookup(topic, within_s)
 
     async def _lookup(self, topic: str, timeout_s: float) -> TopicLanes:
+        """All who ask at once share one look, which is bounded, and goes on for the others when one gives up."""
+        looking = self._lookups.get(topic)
+        if looking is None:
+            looking = self._lookups[topic] = asyncio.create_task(self._look_up(topic))
+            looking.add_done_callback(partial(self._looked_up, topic))
         try:
             async with asyncio.timeout(timeout_s):
-                found = await self._admin.describe(topic)
+                return await asyncio.shield(looking)
         except TimeoutError as error:
             raise BrokerUnavailable("the broker did not describe the topic in time", topic=topic) from error
+        except BrokerError as error:
+            raise again(error) from error
+        except asyncio.CancelledError:
+            if not looking.cancelled():
+                raise
+            raise BrokerUnavailable("the broker was stopped", topic=topic) from None
+
+    async def _look_up(self, topic: str) -> TopicLanes:
+        found = await self._admin.describe(topic)
         if found is None:
             raise TopicUnknown(topic=topic)
         lanes = _lanes(topic, found, found.max_message_bytes - RECORD_OVERHEAD_BYTES)
         return self._topics.setdefault(topic, lanes)
+
+    def _looked_up(self, topic: str, looking: asyncio.Task[TopicLanes]) -> None:
+        del self._lookups[topic]
+        if not looking.cancelled():
+            looking.exception()  # looked at: who asked may have given up
 
 
 def _lanes(name: str, found: FoundTopic, max_record_bytes: int) -> TopicLanes:

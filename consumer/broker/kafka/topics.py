@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -31,11 +31,13 @@ _READABLE = (_AS_SENT, "uncompressed", "gzip")
 
 @dataclass(frozen=True)
 class FoundTopic:
-    """A topic as it is. `settings` is None when we may not read them."""
+    """A topic as it is. `settings` is None when we may not read them. `leaderless`: of how many partitions nobody leads
+    now."""
 
     partitions: int
     replicas: int
     settings: Mapping[str, str] | None
+    leaderless: int = 0
 
     @property
     def max_message_bytes(self) -> int:
@@ -135,7 +137,9 @@ class KafkaTopics:
                 existing = set(await admin.list_topics())
                 missing = [topic for topic in topics if topic.name not in existing]
                 await self._create(admin, missing, brokers)
-                found = await self._visible(admin, [topic.name for topic in topics])
+                found = await self._visible(
+                    admin, [topic.name for topic in topics], new={topic.name for topic in missing}
+                )
         except TimeoutError as error:
             raise BrokerUnavailable("the topics could not be made or checked in time") from error
         except REFUSALS as error:
@@ -149,7 +153,7 @@ class KafkaTopics:
         return found
 
     async def describe(self, name: str) -> FoundTopic | None:
-        """The topic as it is, None when there is none. Asking never creates it."""
+        """The topic as it is, leaders or not, None when there is none. Asking never creates it."""
         admin = await self._admin()
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
@@ -181,11 +185,14 @@ class KafkaTopics:
                 refusal = BrokerError if known is None else type(known)
                 raise refusal("the topic could not be created", topic=name, reason=reason)
 
-    async def _visible(self, admin: AIOKafkaAdminClient, names: Sequence[str]) -> dict[str, FoundTopic]:
-        """Wait until every partition of every topic has a leader."""
+    async def _visible(
+        self, admin: AIOKafkaAdminClient, names: Sequence[str], *, new: Set[str]
+    ) -> dict[str, FoundTopic]:
+        """Wait until every topic is there, and every partition of the new ones has its first leader. One that has lost
+        its leader keeps nobody from the others."""
         while True:
             found = await self._describe(admin, names)
-            if len(found) == len(set(names)):
+            if len(found) == len(set(names)) and not any(found[name].leaderless for name in new):
                 return found
             await asyncio.sleep(0.1)
 
@@ -195,7 +202,7 @@ class KafkaTopics:
         described = {
             topic["topic"]: topic["partitions"]
             for topic in await admin.describe_topics(list(names))
-            if topic["error_code"] == 0 and all(part["leader"] >= 0 for part in topic["partitions"])
+            if topic["error_code"] == 0
         }
         settings: dict[str, dict[str, str]] = {}
         if described:
@@ -210,7 +217,12 @@ class KafkaTopics:
                     else:
                         unread.lasts(for_code(code).__name__)
         return {
-            name: FoundTopic(len(parts), min((len(part["replicas"]) for part in parts), default=0), settings.get(name))
+            name: FoundTopic(
+                partitions=len(parts),
+                replicas=min(len(part["replicas"]) for part in parts),
+                settings=settings.get(name),
+                leaderless=sum(part["leader"] < 0 for part in parts),
+            )
             for name, parts in described.items()
             if parts
         }

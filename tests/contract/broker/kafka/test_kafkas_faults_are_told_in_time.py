@@ -19,7 +19,7 @@ from consumer.broker import KafkaBroker, KafkaSecurity, Partition, TopicConfig
 from consumer.broker.kafka import member as kafka_member
 from consumer.broker.kafka import publisher as kafka_publisher
 from consumer.broker.kafka.connection import KafkaConnection
-from consumer.broker.kafka.topics import KafkaTopics
+from consumer.broker.kafka.topics import FoundTopic, KafkaTopics
 from consumer.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -28,6 +28,7 @@ from consumer.errors import (
     RecordRefused,
     RecordTooLarge,
     TopicMisconfigured,
+    TopicUnknown,
 )
 from tests.contract.broker.conftest import message, read, read_all, values
 from tests.support.kafka import KafkaServer, kafka_server
@@ -457,6 +458,35 @@ async def test_what_a_lowered_limit_still_takes_is_taken_beside_one_that_it_refu
         assert [one.value for one in found if one.key == key] == [one.value for one in small if one.key == key]
     await member.stop()
     await broker.stop(5.0)
+
+
+# case: O6
+async def test_all_that_ask_for_a_topic_at_once_share_one_look(
+    kafka_broker: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each opened a connection of its own, until there were no descriptors left."""
+    broker, looks = KafkaBroker([f"127.0.0.1:{kafka_broker.port}"]), list[str]()
+    describe = KafkaTopics.describe
+
+    async def counted(self: KafkaTopics, name: str) -> FoundTopic | None:
+        looks.append(name)
+        if len(looks) > 1:
+            await asyncio.Event().wait()  # as long as nobody ends it
+        return await describe(self, name)
+
+    monkeypatch.setattr(KafkaTopics, "describe", counted)
+    await broker.start()
+    found = await asyncio.gather(
+        *(broker.publish("missing", message(str(number))) for number in range(50)), return_exceptions=True
+    )
+    assert {type(one) for one in found} == {TopicUnknown}
+    assert looks == ["missing"]
+    waiting = [asyncio.create_task(broker.publish("missing", message("x"))) for _ in range(2)]
+    await eventually(lambda: len(looks) == 2)
+    waiting[0].cancel()
+    await broker.stop(5.0)
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [asyncio.CancelledError, BrokerUnavailable]
 
 
 # case: O2
