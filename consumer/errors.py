@@ -448,6 +448,8 @@ class BrokerError(ConsumerError):
     """The broker refused."""
 
     code = "broker_error"
+    durable: frozenset[int] = frozenset()
+    """Of what `publish_many` was given, by its place: what is in the log all the same. Any other may be, too."""
 
 
 class BrokerUnavailable(BrokerError):

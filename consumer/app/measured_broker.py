@@ -128,7 +128,9 @@ class MeasuredBroker:
         try:
             await publishing
         except BrokerError as error:
-            self._published.inc((topic, error.code), records)
+            if durable := len(error.durable):
+                self._published.inc((topic, "published"), durable)
+            self._published.inc((topic, error.code), records - durable)
             # A record that is too large says nothing of the log.
             if error.retryable:
                 self._refuse(error)

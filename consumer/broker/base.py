@@ -184,7 +184,9 @@ class Broker(Protocol):
         ...
 
     async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
-        """The same for many, in order per key; after an error any subset may be durable."""
+        """The same for many, in order per key. Each has an outcome of its own: one that is refused, for its size or by
+        its partition, takes those of its key behind it along, which are not sent, and no other. Raises when all have
+        an outcome: that of a record that is too large before any other, with those that are `durable`."""
         ...
 
     def subscribe(

@@ -22,13 +22,16 @@ async def test_records_are_counted_by_outcome(tmp_path: Path) -> None:
         await broker.ensure_topics([TopicConfig(name="t", partitions=2, retention_s=None, max_record_bytes=1024)])
         await broker.publish("t", Message(key=b"k", value=b"v"))
         await broker.publish_many("t", [Message(key=b"k", value=b"v")] * 3)
+        large = Message(key=b"k", value=b"v" * 2048)
         with pytest.raises(BrokerError) as refused:
-            await broker.publish("t", Message(key=b"k", value=b"v" * 2048))
+            await broker.publish("t", large)
+        with pytest.raises(type(refused.value)):
+            await broker.publish_many("t", [large, Message(key=b"k", value=b"v"), Message(key=b"other", value=b"v")])
     finally:
         await broker.stop()
     text = metrics.render().decode()
-    assert 'consumer_broker_publishes_total{outcome="published",topic="t"} 4.0' in text
-    assert f'consumer_broker_publishes_total{{outcome="{refused.value.code}",topic="t"}} 1.0' in text
+    assert 'consumer_broker_publishes_total{outcome="published",topic="t"} 5.0' in text
+    assert f'consumer_broker_publishes_total{{outcome="{refused.value.code}",topic="t"}} 3.0' in text
     assert 'consumer_broker_publish_seconds_count{topic="t"} 2.0' in text
 
 

@@ -29,6 +29,7 @@ from consumer.broker.embedded.schema import (
 )
 from consumer.broker.groups import GroupReport
 from consumer.broker.membership import Membership
+from consumer.broker.outcomes import Outcomes
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge, TopicUnknown
 from consumer.telemetry.logs import Condition
@@ -122,29 +123,35 @@ class EmbeddedBroker:
         file = self._open_file()
         layout = self._layouts.get(topic) or await self._layout(topic)
         row, size = self._row(layout, message)
+        if size > layout.max_record_bytes:
+            raise _too_large(layout, size)
         await file.append((row,), size, timeout_s)
         self._wake_records()
 
     async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
-        """See the Protocol. Nothing is written when one message is too large."""
+        """See the Protocol. All partitions are in one file: where that takes a portion not, nothing is tried behind."""
         file = self._open_file()
         layout = self._layouts.get(topic) or await self._layout(topic)
         deadline = time.monotonic() + timeout_s
-        rows: list[Row] = []
-        size = 0
-        chunks: list[tuple[list[Row], int]] = []
-        for message in messages:
-            row, row_size = self._row(layout, message)
-            if rows and (len(rows) >= CHUNK_RECORDS or size + row_size > CHUNK_BYTES):
-                chunks.append((rows, size))
-                rows, size = [], 0
-            rows.append(row)
-            size += row_size
-        if rows:
-            chunks.append((rows, size))
-        for chunk, chunk_size in chunks:
-            await file.append(chunk, chunk_size, max(0.0, deadline - time.monotonic()))
+        outcomes = Outcomes(messages)
+        found = [self._row(layout, message) for message in messages]
+        rows, sizes = [row for row, _ in found], [size for _, size in found]
+        for place, size in enumerate(sizes):
+            if size > layout.max_record_bytes:
+                outcomes.settle(place, _too_large(layout, size))
+        for places in outcomes.chunks(sizes, CHUNK_RECORDS, CHUNK_BYTES):
+            failure = None
+            try:
+                left_s = max(0.0, deadline - time.monotonic())
+                await file.append([rows[place] for place in places], sum(sizes[place] for place in places), left_s)
+            except BrokerError as error:
+                failure = error
+            for place in places:
+                outcomes.settle(place, failure)
+            if failure is not None:
+                break
             self._wake_records()
+        outcomes.check()
 
     def subscribe(
         self,
@@ -208,8 +215,6 @@ class EmbeddedBroker:
     def _row(self, layout: TopicLayout, message: Message) -> tuple[Row, int]:
         headers = pack_headers(message.headers)
         size = len(message.key) + len(message.value) + (len(headers) if headers else 0)
-        if size > layout.max_record_bytes:
-            raise RecordTooLarge(bytes=size, max_bytes=layout.max_record_bytes)
         ids = layout.partition_ids
         number = zlib.crc32(message.key) % len(ids)
         published_ms = int(self._clock.now().timestamp() * 1000)
@@ -252,3 +257,7 @@ class EmbeddedBroker:
             max_records=RETENTION_STEP_RECORDS,
         )
         return await file.write(step, timeout_s=30.0)
+
+
+def _too_large(layout: TopicLayout, size_bytes: int) -> RecordTooLarge:
+    return RecordTooLarge(bytes=size_bytes, max_bytes=layout.max_record_bytes)

@@ -15,11 +15,12 @@ from consumer.broker.kafka.causes import probe, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
 from consumer.broker.kafka.groups import inspect_groups
 from consumer.broker.kafka.inspection import inspect
-from consumer.broker.kafka.lanes import TopicLanes
+from consumer.broker.kafka.lanes import TopicLanes, too_large
 from consumer.broker.kafka.member import KafkaSubscription
 from consumer.broker.kafka.publisher import KafkaPublisher
 from consumer.broker.kafka.topics import RECORD_OVERHEAD_BYTES, FoundTopic, KafkaTopics
 from consumer.broker.membership import Membership
+from consumer.broker.outcomes import Outcomes
 from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, BrokerUnavailable, TopicUnknown, again
 
@@ -134,14 +135,16 @@ class KafkaBroker:
         lanes = self._topics.get(topic) or await self._lookup(topic, timeout_s)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        start, size = 0, 0
-        for index, message in enumerate(messages):
-            size += message.size_bytes
-            count = index + 1 - start
-            if count >= CHUNK_RECORDS or size >= CHUNK_BYTES or index + 1 == len(messages):
-                left_s = max(0.0, deadline - loop.time())
-                await publisher.send_many(lanes, messages[start : index + 1], left_s)
-                start, size = index + 1, 0
+        outcomes, sizes = Outcomes(messages), [message.size_bytes for message in messages]
+        for place, size in enumerate(sizes):
+            if size > lanes.max_record_bytes:
+                outcomes.settle(place, too_large(lanes, size))
+        for places in outcomes.chunks(sizes, CHUNK_RECORDS, CHUNK_BYTES):
+            chunk = [messages[place] for place in places]
+            found = await publisher.send_many(lanes, chunk, max(0.0, deadline - loop.time()))
+            for place, outcome in zip(places, found, strict=True):
+                outcomes.settle(place, outcome)
+        outcomes.check()
 
     def subscribe(
         self,

@@ -11,7 +11,7 @@ from typing import Any
 
 from consumer.broker.base import Message
 from consumer.broker.kafka.topics import MAX_BATCH_BYTES, RECORD_OVERHEAD_BYTES
-from consumer.errors import BrokerError, BrokerUnavailable
+from consumer.errors import BrokerError, BrokerUnavailable, RecordTooLarge
 
 PURGE_FROM = 256
 BATCH_RECORDS = 5_000
@@ -25,11 +25,14 @@ MASK, MULTIPLIER = 0xFFFFFFFF, 0x5BD1E995
 
 
 class Item:
-    """One message and who waits for it."""
+    """One message and who waits for it. `call`: what tells those that were given together from all others."""
 
-    __slots__ = ("done", "headers", "key", "sent", "size_bytes", "value")
+    __slots__ = ("call", "done", "headers", "key", "sent", "size_bytes", "value")
 
-    def __init__(self, message: Message, size_bytes: int, done: asyncio.Future[None]) -> None:
+    def __init__(
+        self, message: Message, size_bytes: int, done: asyncio.Future[None], call: object | None = None
+    ) -> None:
+        self.call = call
         self.key = message.key
         self.value = message.value
         self.headers: list[tuple[str, bytes]] = list(message.headers.items())
@@ -87,7 +90,7 @@ def next_batch(lane: Lane, producer: Any) -> tuple[Any, list[Item]]:
             fits = builder.append(timestamp=NO_TIMESTAMP, key=item.key, value=item.value, headers=item.headers)
         except Exception as error:  # noqa: BLE001 - one message of a wrong type must not fail its neighbours
             pending.popleft()
-            item.done.set_exception(BrokerError(f"the message cannot be encoded ({type(error).__name__})"))
+            refuse(lane, [item], BrokerError(f"the message cannot be encoded ({type(error).__name__})"))
             continue
         if fits is None:
             break
@@ -107,9 +110,10 @@ def send_in_smaller_batches(lane: Lane, items: Sequence[Item], now_s: float) -> 
     if home.has_grown:
         home.grows_every_s, home.has_grown = min(home.grows_every_s * 2, GROWS_AT_LEAST_EVERY_S), False
     home.batch_bytes, home.resized_s = min(home.batch_bytes, _bytes(items) // 2), now_s
-    for item in items:
+    waiting = [item for item in items if not item.done.done()]
+    for item in waiting:
         item.sent = False
-    lane.pending.extendleft(reversed(items))
+    lane.pending.extendleft(reversed(waiting))
 
 
 def send_in_larger_batches(lane: Lane, items: Sequence[Item], now_s: float) -> None:
@@ -129,8 +133,10 @@ def _bytes(items: Sequence[Item]) -> int:
     return sum(item.size_bytes + IN_BATCH_OVERHEAD_BYTES for item in items)
 
 
-def give_up(lane: Lane) -> None:
-    """Count a message nobody waits for; when most are such, drop them, so that a silent broker costs no memory."""
+def give_up(lane: Lane, item: Item) -> None:
+    """Empty a message that was not sent and nobody waits for, and count it; when most are such, drop them, so that a
+    silent broker costs no memory."""
+    item.value, item.headers = b"", []
     lane.given_up += 1
     if lane.given_up >= PURGE_FROM and lane.given_up * 2 >= len(lane.pending):
         purge(lane)
@@ -151,6 +157,20 @@ def settle(items: Iterable[Item], error: BrokerError | None) -> None:
             item.done.set_result(None)
         else:  # one exception object each: a shared one would collect everybody's traceback
             item.done.set_exception(type(error)(error.message, **error.fields))
+
+
+def refuse(lane: Lane, items: Sequence[Item], error: BrokerError) -> None:
+    """These failed so. What was given together with one of them, has its key and waits behind it fails with it: it must
+    not overtake it."""
+    settle(items, error)
+    behind = {(item.call, item.key) for item in items if item.call is not None}
+    if behind:
+        settle([item for item in lane.pending if (item.call, item.key) in behind], error)
+
+
+def too_large(topic: TopicLanes, size_bytes: int) -> RecordTooLarge:
+    """A record of so many bytes is larger than the topic took when it was looked at."""
+    return RecordTooLarge(topic=topic.name, bytes=size_bytes, max_bytes=topic.max_record_bytes)
 
 
 def expire(done: asyncio.Future[None]) -> None:

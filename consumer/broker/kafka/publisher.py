@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from aiokafka import AIOKafkaProducer
@@ -33,14 +33,16 @@ from consumer.broker.kafka.lanes import (
     give_up,
     next_batch,
     partition_of,
+    refuse,
     send_in_larger_batches,
     send_in_smaller_batches,
     settle,
+    too_large,
 )
 from consumer.broker.kafka.topics import MAX_BATCH_BYTES
 from consumer.causes import of_kafka
 from consumer.clock import is_set_within
-from consumer.errors import TOO_LARGE, BrokerError, BrokerUnavailable, RecordRefused, RecordTooLarge
+from consumer.errors import BrokerError, BrokerUnavailable, RecordRefused, RecordTooLarge
 from consumer.telemetry.logs import Condition
 
 LOG = structlog.get_logger(__name__)
@@ -145,7 +147,7 @@ class KafkaPublisher:
         """Return when it is acknowledged. Errors as `Broker.publish` says (cases I1, I2, I22)."""
         size = message.size_bytes
         if size > topic.max_record_bytes:
-            raise RecordTooLarge(topic=topic.name, bytes=size, max_bytes=topic.max_record_bytes)
+            raise too_large(topic, size)
         self._admit(1, size)
         loop = self._loop
         done: asyncio.Future[None] = loop.create_future()
@@ -162,7 +164,7 @@ class KafkaPublisher:
             del self._deadlines[done]
             self._release(1, size)
             if not item.sent:
-                give_up(lane)
+                give_up(lane, item)
 
     def _sweep(self) -> None:
         """End the waits whose time is over. One timer for all: a timer each costs more than the rest of a send."""
@@ -174,19 +176,22 @@ class KafkaPublisher:
         if self._sweeping:
             self._loop.call_later(SWEEP_EVERY_S, self._sweep)
 
-    async def send_many(self, topic: TopicLanes, messages: Sequence[Message], timeout_s: float) -> None:
-        """The same for many at once, in order per key. Raises the first error when all have an outcome; one of a record
-        that is too large before any other, for its neighbours can go without it."""
+    async def send_many(
+        self, topic: TopicLanes, messages: Sequence[Message], timeout_s: float
+    ) -> Sequence[BrokerError | None]:
+        """The same for many at once, none of them too large, in order per key: what became of each, when all have an
+        outcome. One that fails takes those of its key behind it along."""
         sizes = [message.size_bytes for message in messages]
-        if sizes and max(sizes) > topic.max_record_bytes:
-            raise RecordTooLarge(topic=topic.name, bytes=max(sizes), max_bytes=topic.max_record_bytes)
-        self._admit(len(messages), sum(sizes))
-        loop = self._loop
+        try:
+            self._admit(len(messages), sum(sizes))
+        except BrokerUnavailable as error:
+            return [error] * len(messages)
+        loop, call = self._loop, object()
         waiting: list[asyncio.Future[None]] = []
         queued: list[tuple[Lane, Item]] = []
         for message, size in zip(messages, sizes, strict=True):
             done: asyncio.Future[None] = loop.create_future()
-            item = Item(message, size, done)
+            item = Item(message, size, done, call)
             lane = topic.lanes[partition_of(message.key, len(topic.lanes))]
             self._queue(lane, item)
             waiting.append(done)
@@ -199,10 +204,8 @@ class KafkaPublisher:
             self._release(len(messages), sum(sizes))
             for lane, item in queued:
                 if not item.sent:
-                    give_up(lane)
-        failures = [outcome for outcome in outcomes if outcome is not None]
-        for failure in sorted(failures, key=lambda one: not isinstance(one, TOO_LARGE)):
-            raise failure
+                    give_up(lane, item)
+        return cast("list[BrokerError | None]", outcomes)  # what `settle` and `expire` tell, and no more
 
     # --- lanes -----------------------------------------------------------------------------------------------
 
@@ -305,14 +308,16 @@ class KafkaPublisher:
             return  # given up long ago
         del self._flights[flight.lane]
         if _is_gone(producer, flight.lane):
-            settle(flight.items, BrokerUnavailable("the topic has fewer partitions now", topic=flight.lane.topic))
+            gone = BrokerUnavailable("the topic has fewer partitions now", topic=flight.lane.topic)
+            refuse(flight.lane, flight.items, gone)
             self._landed(flight.lane)
             return
         is_too_large = isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError)
         if not is_too_large:
-            settle(flight.items, broker_error(error, "the broker refused a batch", topic=flight.lane.topic))
+            refused = broker_error(error, "the broker refused a batch", topic=flight.lane.topic)
+            refuse(flight.lane, flight.items, refused)
         elif len(flight.items) == 1:
-            settle(flight.items, _too_large(flight))
+            refuse(flight.lane, flight.items, _too_large(flight))
         else:
             send_in_smaller_batches(flight.lane, flight.items, self._loop.time())
         self._renew(producer, type(error).__name__, spares_others=is_too_large)
@@ -342,7 +347,7 @@ class KafkaPublisher:
     def _fail_flights(self, reason: str) -> None:
         flights, self._flights = list(self._flights.values()), {}
         for flight in flights:
-            settle(flight.items, BrokerUnavailable("the broker does not acknowledge", reason=reason))
+            refuse(flight.lane, flight.items, BrokerUnavailable("the broker does not acknowledge", reason=reason))
             self._landed(flight.lane)
 
     async def _replace(self, producer: Any, reason: str) -> None:

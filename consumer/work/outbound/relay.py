@@ -2,15 +2,15 @@
 
 Publish, then mark: after a crash in between the event goes out twice, which its deterministic id makes harmless.
 
-What a lowered limit refuses waits with all of its key, and nobody else does, for up to HELD_MAX keys. They are tried
-again in turn every few seconds, one key first and more for as long as none is refused: each refusal costs a producer.
+What the log refuses while it takes others, for its size or because its partition takes nothing, waits with all of its
+key, and nobody else does, for up to HELD_MAX keys. They are tried again in turn every few seconds, one key first and
+more for as long as none is refused: each refusal costs a producer, and one of a partition ten seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -110,29 +110,19 @@ class Relay:
         return len(rows)
 
     async def _publish(self, rows: Sequence[Row[Any]]) -> tuple[Sequence[Row[Any]], BrokerError | None]:
-        """Which are durable, and why the others are not. One that the topic does not take for its size holds up those
-        of its key, which come after it, until it is tried again, and nobody else."""
-        with suppress(*TOO_LARGE):
+        """Which are durable, and why the others are not. Where the log takes others, one that it does not take holds up
+        those of its key, which come after it, until it is tried again, and nobody else."""
+        try:
             await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
-            return rows, None
-        published, held, refusal = list[Row[Any]](), set[tuple[str, str]](), None
-        for row in rows:
-            key = (row.application, row.key)
-            if key in held:
-                continue
-            try:
-                await self._broker.publish(self._topic, self._message(row))
-            except TOO_LARGE as error:
-                refusal = error
-                held.add(key)
-                self._hold(key)
-            else:
-                published.append(row)
-        return published, refusal
+        except BrokerError as error:
+            published, refused = _apart(rows, error.durable)
+            if published or self._held or isinstance(error, TOO_LARGE):
+                self._hold(refused)
+            return published, error
+        return rows, None
 
-    def _hold(self, key: tuple[str, str]) -> None:
-        if len(self._held) < HELD_MAX:
-            self._held[key] = None
+    def _hold(self, keys: Iterable[tuple[str, str]]) -> None:
+        self._held.update(dict.fromkeys(islice(keys, HELD_MAX - len(self._held))))
         self._again_s, self._again = self._clock.monotonic() + AGAIN_S, 1
 
     def _let_some_go(self) -> None:
@@ -172,3 +162,16 @@ class Relay:
             await self._tenure.give_back()
         except LedgerError as error:
             _log.warning("lease_not_released", lease=ROLE, error=type(error).__name__)
+
+
+def _apart(rows: Sequence[Row[Any]], durable: Container[int]) -> tuple[list[Row[Any]], dict[tuple[str, str], None]]:
+    """Which went out, each with all of its key before it; and the keys of the others. What went out ahead of one of its
+    key goes again, behind it. Pure."""
+    published, refused = list[Row[Any]](), dict[tuple[str, str], None]()
+    for place, row in enumerate(rows):
+        key = (row.application, row.key)
+        if place in durable and key not in refused:
+            published.append(row)
+        else:
+            refused[key] = None
+    return published, refused

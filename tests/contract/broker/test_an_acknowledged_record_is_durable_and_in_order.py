@@ -97,13 +97,25 @@ async def test_a_record_beyond_the_topics_limit_is_refused_and_one_at_the_limit_
     topic = await log.topic(broker, max_record_bytes=700_000)
     with pytest.raises(RecordTooLarge):
         await broker.publish(topic, Message(key=b"k", value=b"x" * 700_000))
-    with pytest.raises(RecordTooLarge):
-        await broker.publish_many(topic, [message("fits"), Message(key=b"k", value=b"x" * 700_000)])
     await broker.publish(topic, Message(key=b"k", value=b"x" * 699_999))
     member = broker.subscribe([topic], log.group())
     await member.start()
     assert [len(record.value) for record in await read(member, 1)] == [699_999]
     assert await read_all(member) == []
+
+
+async def test_one_of_many_that_is_too_large_holds_up_what_comes_behind_it_under_its_key_and_nothing_else(
+    log: Log, broker: Broker
+) -> None:
+    # case: I30, G5
+    topic = await log.topic(broker, max_record_bytes=700_000)
+    large = Message(key=b"order:1", value=b"x" * 700_000)
+    with pytest.raises(RecordTooLarge) as told:
+        await broker.publish_many(topic, [message("1"), large, message("2"), message("3", "order:2"), large])
+    assert told.value.durable == {0, 3}
+    member = broker.subscribe([topic], log.group())
+    await member.start()
+    assert sorted(values(await read_all(member))) == ["1", "3"]
 
 
 async def test_large_records_at_once_share_no_batch_that_is_too_large(log: Log, broker: Broker) -> None:

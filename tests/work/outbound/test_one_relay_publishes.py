@@ -13,8 +13,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.broker import Broker, Message
+from consumer.broker.outcomes import Outcomes
 from consumer.clock import DrivenClock, Pace, SystemClock
-from consumer.errors import RecordRefused
+from consumer.errors import BrokerError, BrokerUnavailable, RecordRefused
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.handling.outbox import Emitted
@@ -126,22 +127,24 @@ async def test_what_is_due_is_published_once_in_its_order_and_told_where_that_is
 
 
 class Lowered(Topic):
-    """One that refuses for now what has one of `refused` for its id, and what goes with it."""
+    """One that refuses for now, with this error, what has one of `refused` for its id."""
 
-    def __init__(self, *refused: int) -> None:
+    def __init__(self, *refused: int, error: type[BrokerError] = RecordRefused) -> None:
         super().__init__()
-        self.refused, self.refusals = {f"drv_{number}" for number in refused}, 0
+        self.refused, self.refusals, self.error = {f"drv_{number}" for number in refused}, 0, error
 
     async def publish_many(self, topic: str, sent: Sequence[Message]) -> None:
         """As a Broker does."""
-        if any(orjson.loads(one.value)["id"] in self.refused for one in sent):
-            self.refusals += 1
-            raise RecordRefused
-        await super().publish_many(topic, sent)
-
-    async def publish(self, topic: str, sent: Message) -> None:
-        """The same for one."""
-        await self.publish_many(topic, [sent])
+        outcomes = Outcomes(sent)
+        for place, one in enumerate(sent):
+            if orjson.loads(one.value)["id"] in self.refused:
+                self.refusals += 1
+                outcomes.settle(place, self.error())
+        for taken in outcomes.chunks([1] * len(sent), len(sent), len(sent)):
+            await super().publish_many(topic, [sent[place] for place in taken])
+            for place in taken:
+                outcomes.settle(place, None)
+        outcomes.check()
 
     @property
     def went(self) -> list[str]:
@@ -157,7 +160,7 @@ def to(database: Database, topic: Lowered) -> tuple[Relay, DrivenClock]:
 async def look(publishes: Relay, times: int = 1) -> None:
     """So many looks, whatever is refused."""
     for _ in range(times):
-        with suppress(RecordRefused):
+        with suppress(BrokerUnavailable):
             await publishes.once()
 
 
@@ -170,11 +173,11 @@ async def test_one_that_a_lowered_limit_refuses_waits_alone(sqlite_ledger: Datab
     with pytest.raises(RecordRefused):
         await publishes.once()
     await look(publishes)
-    assert topic.lots == [["drv_0"], ["drv_2"]]
+    assert topic.lots == [["drv_0", "drv_2"]]
     topic.refused.clear()
     clock.advance(relay.AGAIN_S)
     assert await publishes.once() == 1
-    assert topic.lots == [["drv_0"], ["drv_2"], ["drv_1"]]
+    assert topic.lots == [["drv_0", "drv_2"], ["drv_1"]]
 
 
 async def test_those_of_its_key_wait_behind_one_that_is_refused_and_those_of_others_go(sqlite_ledger: Database) -> None:
@@ -213,12 +216,69 @@ async def test_however_many_are_refused_those_of_others_go_and_few_are_asked_aga
     for _ in range(3):
         clock.advance(relay.AGAIN_S)
         await look(publishes, 3)
-    assert topic.refusals == asked + 3 * 2, "each refusal costs a producer"
+    assert topic.refusals == asked + 3, "each refusal costs a producer"
     topic.refused.clear()
     clock.advance(relay.AGAIN_S)
     await look(publishes, 20)
     assert sorted(topic.went) == sorted(f"drv_{number}" for number in range(33))
     assert topic.went.index("drv_0") < topic.went.index("drv_32"), "those of a key in their order"
+
+
+async def test_a_partition_that_takes_nothing_holds_up_its_own_keys_and_nothing_goes_out_twice(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was marked: the same page went out again and again, and what lay behind it never did."""
+    # case: G5, O9
+    monkeypatch.setattr(relay, "BATCH", 4)
+    topic = Lowered(*range(0, 12, 3), error=BrokerUnavailable)
+    publishes, clock = to(sqlite_ledger, topic)
+    for number in range(12):
+        await emit(sqlite_ledger, number)
+    await look(publishes, 6)
+    assert topic.went == [f"drv_{number}" for number in range(12) if number % 3]
+    clock.advance(relay.AGAIN_S)
+    await emit(sqlite_ledger, 12, "order:0")
+    await look(publishes, 6)
+    assert (topic.went[8:], topic.refusals) == ([], 4 + 1), "one key is tried again, and the others wait on"
+    topic.refused.clear()
+    clock.advance(relay.AGAIN_S)
+    await look(publishes, 6)
+    assert sorted(topic.went) == sorted(f"drv_{number}" for number in range(13))
+    assert topic.went.index("drv_0") < topic.went.index("drv_12"), "those of a key in their order"
+
+
+async def test_a_log_that_is_away_holds_no_key_up(sqlite_ledger: Database) -> None:
+    # case: G5
+    topic = Lowered(0, 1, error=BrokerUnavailable)
+    publishes, _ = to(sqlite_ledger, topic)
+    for number in range(2):
+        await emit(sqlite_ledger, number)
+    await look(publishes)
+    topic.refused.clear()
+    assert await publishes.once() == 2, "at once, when it is back"
+
+
+async def test_what_went_out_ahead_of_one_of_its_key_goes_again_behind_it(sqlite_ledger: Database) -> None:
+    """As when what a caller had given up before is acknowledged late."""
+    # case: G5
+
+    class Overtaken(Topic):
+        async def publish_many(self, topic: str, sent: Sequence[Message]) -> None:
+            if not self.lots:
+                await super().publish_many(topic, sent[1:])
+                error = BrokerUnavailable()
+                error.durable = frozenset(range(1, len(sent)))
+                raise error
+            await super().publish_many(topic, sent)
+
+    topic = cast(Any, Overtaken())
+    publishes, clock = to(sqlite_ledger, topic)
+    for number, key in ((0, "order:1"), (1, "order:1"), (2, "order:2")):
+        await emit(sqlite_ledger, number, key)
+    await look(publishes, 2)
+    clock.advance(relay.AGAIN_S)
+    await look(publishes, 2)
+    assert topic.lots == [["drv_1", "drv_2"], ["drv_0", "drv_1"]]
 
 
 async def test_who_leads_no_more_remembers_none_as_refused(sqlite_ledger: Database) -> None:

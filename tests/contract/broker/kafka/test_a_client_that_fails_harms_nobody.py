@@ -24,7 +24,7 @@ from consumer.broker.kafka import connection, consumer, lanes, member, publisher
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
 from consumer.broker.membership import Membership
 from consumer.clock import SystemClock
-from consumer.errors import BrokerUnavailable
+from consumer.errors import BrokerError, BrokerUnavailable
 from tests.contract.broker.conftest import Log, message, read, values
 from tests.support.kafka import KafkaServer
 from tests.support.ports import eventually
@@ -218,6 +218,30 @@ async def test_one_that_is_replaced_again_and_again_fills_no_log(client: type[Cl
     assert [line["event"] for line in said] == ["producer_replaced", "member_replaced"]
     await reads.stop(1)
     await writes.stop(1)
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_who_gave_up_while_it_is_away_leaves_no_body_behind(
+    client: type[Client], monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    """What it may keep waiting was given back, and the bodies stayed: twelve lanes held 64 MiB and more each."""
+    # case: I22
+    away = publisher.KafkaPublisher(
+        KafkaConnection(servers=("x:1",), client_id="t"), max_pending=100, max_pending_bytes=1000
+    )
+    monkeypatch.setattr(away, "_running", True)  # its producer is being replaced
+    topic = lanes.TopicLanes("t", 1, 1_000, 1_000_000)
+    some = [Message(key=b"k", value=b"x" * 300, headers={"id": b"1"})] * 3
+    for _ in range(5):
+        if together:
+            outcomes = await away.send_many(topic, some, 0.01)
+        else:
+            sent = (away.send(topic, one, 0.01) for one in some)
+            outcomes = cast("list[BrokerError | None]", await asyncio.gather(*sent, return_exceptions=True))
+        assert {type(one) for one in outcomes} == {BrokerUnavailable}
+    [lane] = topic.lanes
+    assert len(lane.pending) == 15
+    assert not any(item.value or item.headers for item in lane.pending)
 
 
 class Limited:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +20,7 @@ from consumer.broker import KafkaBroker, KafkaSecurity, Partition, TopicConfig
 from consumer.broker.kafka import member as kafka_member
 from consumer.broker.kafka import publisher as kafka_publisher
 from consumer.broker.kafka.connection import KafkaConnection
+from consumer.broker.kafka.lanes import partition_of
 from consumer.broker.kafka.topics import FoundTopic, KafkaTopics
 from consumer.errors import (
     BrokerError,
@@ -449,15 +451,60 @@ async def test_what_a_lowered_limit_still_takes_is_taken_beside_one_that_it_refu
     await read_all(member)
     small = [message(f"{number:03}" + "x" * 300, f"order:{number % 5}") for number in range(40)]
     beside = asyncio.gather(*(broker.publish(name, message("y", f"other:{number}")) for number in range(20)))
-    with pytest.raises(RecordRefused):
-        await broker.publish_many(name, [*small[:20], message("x" * 5000, "order:1"), *small[20:]])
+    sent = [*small[:20], message("x" * 5000, "order:1"), *small[20:]]
+    with pytest.raises(RecordRefused) as told:
+        await broker.publish_many(name, sent)
     await beside
-    found = await read_all(member)
-    assert len(found) == 60
+    found, went = await read_all(member), [sent[place] for place in sorted(told.value.durable)]
+    assert went == [one for one in small if one.key != b"order:1" or one in small[:20]], "none of a key overtakes it"
+    assert len(found) == len(went) + 20
     for key in {one.key for one in small}:
-        assert [one.value for one in found if one.key == key] == [one.value for one in small if one.key == key]
+        assert [one.value for one in found if one.key == key] == [one.value for one in went if one.key == key]
     await member.stop()
     await broker.stop(5.0)
+
+
+# case: O9, G5
+async def test_partitions_without_a_leader_hold_up_their_own_records_and_keep_no_process_from_the_others(
+    tmp_path: Path,
+) -> None:
+    """A process that started then took nothing, as if there were no such topic; of many that were published together
+    nobody knew which are durable."""
+    other, wanted = tmp_path / "other", replace(TOPIC, name="headless", partitions=4)
+    other.mkdir()
+    sent = [message("x", f"k{number}") for number in range(40)]
+
+    async def durable(broker: KafkaBroker) -> frozenset[int]:
+        try:
+            await broker.publish_many(wanted.name, sent)
+        except BrokerUnavailable as error:
+            return error.durable
+        return frozenset(range(len(sent)))
+
+    with kafka_server(tmp_path / "kafka", other_disk=other) as server:
+        address = f"127.0.0.1:{server.port}"
+        broker, late, sudden = KafkaBroker([address]), KafkaBroker([address]), KafkaBroker([address])
+        await broker.start()
+        await broker.ensure_topics([wanted])
+        assert await durable(broker) == set(range(40))
+        shutil.rmtree(other / "data")
+        (other / "data").write_text("no folder")
+
+        async def are_headless() -> bool:
+            await durable(broker)
+            [report] = await broker.look([wanted])
+            return any("no leader" in one for one in report.wrong)
+
+        await eventually(are_headless, within_s=60, every_s=0.2, what="a disk is lost")
+        went = await durable(broker)
+        assert 0 < len(went) < 40
+        parts = [{partition_of(sent[place].key, 4) for place in some} for some in (went, set(range(40)) - went)]
+        assert not parts[0] & parts[1], "each partition takes all of its records or none"
+        await late.start()
+        await late.ensure_topics([wanted])
+        await sudden.start()
+        assert await durable(late) == await durable(sudden) == went
+        await asyncio.gather(*(one.stop(5.0) for one in (broker, late, sudden)))
 
 
 # case: O6
