@@ -10,7 +10,7 @@ from weakref import WeakSet
 import structlog
 
 from consumer.broker import Broker, Message
-from consumer.errors import TOO_LARGE, BrokerError, RecordRefused
+from consumer.errors import TOO_LARGE, BrokerError, RecordRefused, RecordTooLarge
 from consumer.events import Event
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.reading.observation import Observation, reduced
@@ -27,23 +27,29 @@ IDS_MAX, IDS_OF_ALL, FORGOTTEN_AT_ONCE = 50_000, 200_000, 100
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """Events that are not published for their size. `too_large`: the topic takes none like them. `for_now`: it takes
-    them when its limit is raised again; `refusal` says of the last one of them why."""
+    """Events that are not published, while others are. `too_large`: the topic takes none like them. `for_now`: it takes
+    them when its limit is raised again, or their partition takes records again; `refusal` says of the last one of them
+    why."""
 
     too_large: tuple[Event, ...] = ()
     for_now: tuple[Event, ...] = ()
-    refusal: RecordRefused | None = None
+    refusal: BrokerError | None = None
 
     @property
     def ids(self) -> set[str]:
         """Of all of them."""
         return {event.id for event in (*self.too_large, *self.for_now)}
 
-    def with_one(self, event: Event, error: BrokerError) -> Left:
-        """And this one, which was refused so."""
-        if isinstance(error, RecordRefused):
-            return replace(self, for_now=(*self.for_now, event), refusal=error)
-        return replace(self, too_large=(*self.too_large, event))
+    @property
+    def away(self) -> BrokerError | None:
+        """Why some of them wait, where that is not for their size."""
+        return None if isinstance(self.refusal, RecordRefused) else self.refusal
+
+    def with_these(self, events: Sequence[Event], error: BrokerError) -> Left:
+        """And these, which were refused so."""
+        if isinstance(error, RecordTooLarge):
+            return replace(self, too_large=(*self.too_large, *events))
+        return replace(self, for_now=(*self.for_now, *events), refusal=error)
 
 
 class EventPublisher:
@@ -61,20 +67,34 @@ class EventPublisher:
     async def publish(
         self, events: Sequence[Event], *, plan: str | None = None, smaller: Callable[[Event], Event] | None = None
     ) -> Left:
-        """Return when all are durable, in order per key. Raises BrokerUnavailable, after which any of them may be.
+        """Return when all are durable, in order per key. Raises BrokerUnavailable where the log takes nothing, after
+        which any of them may be.
 
         `plan` marks them as part of a plan (`seed`, or a replay's) for the workers. What is larger than the topic takes
-        is published as `smaller` makes it, where that is given. Returned are those that are too large all the same:
-        they are not published, and must not hold up all the others for ever (case U1).
+        is published as `smaller` makes it, where that is given. Returned are those that are too large all the same, or
+        of a partition that takes nothing: they are not published, and must not hold up all the others for ever (case
+        U1).
         """
         left = Left()
         for some in portions(events, CHUNK_EVENTS):
             try:
                 await self._send(some, plan)
-            except TOO_LARGE:
-                for event in some:
-                    error = await self._refusal(event, plan, smaller)
-                    left = left if error is None else left.with_one(event, error)
+            except BrokerError as error:
+                rest = [event for place, event in enumerate(some) if place not in error.durable]
+                if isinstance(error, TOO_LARGE):
+                    left = await self._one_by_one(rest, plan, smaller, left)
+                elif error.durable:
+                    left = left.with_these(rest, error)
+                else:
+                    raise
+        return left
+
+    async def _one_by_one(
+        self, events: Sequence[Event], plan: str | None, smaller: Callable[[Event], Event] | None, left: Left
+    ) -> Left:
+        for event in events:
+            error = await self._refusal(event, plan, smaller)
+            left = left if error is None else left.with_these([event], error)
         return left
 
     async def tell(self, seen: Sequence[Observation]) -> tuple[list[Observation], Left]:

@@ -1,5 +1,6 @@
 """A record that the topic refuses while its limit is lowered waits alone: what else is read, proved or listed goes on.
-It goes out when the limit is raised again. It is never given up: no quarantine has it."""
+It goes out when the limit is raised again. It is never given up: no quarantine has it. So it is with those of a
+partition that takes nothing."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from consumer.broker import EmbeddedBroker, Message, TopicConfig
+from consumer.broker.outcomes import Outcomes
 from consumer.errors import BrokerUnavailable, RecordRefused
 from consumer.ledger.reading import quarantine
 from consumer.sync.backfill.unread import Unread
@@ -29,16 +31,25 @@ NOTES = {f"note_{number}": "x" * 200 for number in range(100)}
 
 
 class Lowered(EmbeddedBroker):
-    """It refuses records over `limit` bytes for now, as Kafka does after an operator has lowered max.message.bytes."""
+    """It refuses records over `limit` bytes for now, as Kafka does after an operator has lowered max.message.bytes, and
+    those with keys that are `away`, as it does while nobody leads their partition."""
 
     limit = 4096
+    away: frozenset[bytes] = frozenset()
 
     async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
         """As a Broker does: what fits is durable, whatever becomes of its neighbours."""
-        fit = [one for one in messages if one.size_bytes <= self.limit]
-        await super().publish_many(topic, fit, timeout_s)
-        if len(fit) < len(messages):
-            raise RecordRefused
+        outcomes = Outcomes(messages)
+        for place, one in enumerate(messages):
+            if one.size_bytes > self.limit:
+                outcomes.settle(place, RecordRefused())
+            elif one.key in self.away:
+                outcomes.settle(place, BrokerUnavailable())
+        for places in outcomes.chunks([0] * len(messages), len(messages), 0):
+            await super().publish_many(topic, [messages[place] for place in places], timeout_s)
+            for place in places:
+                outcomes.settle(place, None)
+        outcomes.check()
 
 
 @pytest.fixture
@@ -54,6 +65,12 @@ async def broker(tmp_path: Path) -> AsyncIterator[Lowered]:
 
 def raise_limit(world: World) -> None:
     cast(Lowered, world.broker).limit = 2**21
+
+
+def away(world: World, *keys: bytes) -> None:
+    """What has these keys lies in a partition that takes nothing now; the others take all."""
+    raise_limit(world)
+    cast(Lowered, world.broker).away = frozenset(keys)
 
 
 def paid(number: int, **more: str) -> Json:
@@ -174,3 +191,49 @@ async def test_a_walk_goes_on_past_a_listed_event_and_the_next_ones_ask_again(wo
     await world.work()
     await stage.once()
     assert await world.kept("unread") in (None, {"events": {}})
+
+
+# case: G5, O9
+async def test_a_partition_that_takes_nothing_holds_up_its_own_reads(world: World) -> None:
+    """Its records failed all that were read with them, which were read and published again and again."""
+    away(world, b"default/order:A1")
+    await reads_asked_for(world, 30, large=-1)
+    stage = refresh(world)
+    for _ in range(3):
+        await stage.once()
+    [left] = await pending(world)
+    assert (left.object_id, left.attempts, left.code) == ("A1", 1, BrokerUnavailable.code)
+    assert len(await answers(world)) == 29, "none twice"
+
+
+# case: G5, O9
+async def test_a_partition_that_takes_nothing_holds_up_its_own_webhooks(world: World) -> None:
+    away(world, b"default/order:A1")
+    for number in (1, 2):
+        world.service.event(number, order_id=f"A{number}")
+    await hint(world, ["evt_000001", "evt_000002"])
+    stage, _ = stages(world)
+    for number in (3, 4):
+        await stage.once()
+        world.service.event(number, order_id=f"A{number}")
+        await hint(world, [f"evt_00000{number}"])
+        world.clock.advance(130)
+    assert {event.id for event in await world.published()} == {"evt_000002", "evt_000003"}
+    away(world)
+    await stage.once()
+    assert sorted(event.id for event in await world.published()) == [f"evt_00000{number}" for number in range(1, 5)]
+
+
+# case: G5, O9
+async def test_a_partition_that_takes_nothing_keeps_what_else_reconcile_finds_from_nobody(world: World) -> None:
+    await baselined(world)
+    away(world, b"default/order:A1")
+    lists(world, orders=[paid(1), paid(2)])
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable):
+            await reconcile(world).once()
+    assert [event.key for event in await world.published()] == ["order:A2"]
+    away(world)
+    report = await reconcile(world).once()
+    assert (report.published, report.too_large) == (1, 0)
+    assert set(await seen(world)) == {("order:A1", "PAID"), ("order:A2", "PAID")}

@@ -192,16 +192,21 @@ class Comparison:
             report.made += report.published - published
 
     async def _publish(self, found: Sequence[Observation], report: DriftReport) -> None:
-        """Publish, then remember: after a crash in between they are published again, in a newer version."""
+        """Publish, then remember: after a crash in between they are published again, in a newer version. What waits for
+        a partition that takes nothing keeps none of the others back, and is raised in the end."""
+        away = None
         for some in portions(found, PAGE):
             taken, left = await self._publisher.tell(some)
             async with self._app.database.transaction() as session:
                 await observations.keep(session, [one.observed for one in taken])
             report.published += len(taken)
             for_now = {event.id for event in left.for_now}
-            for one in some:
+            away = left.away or away
+            for one in some if left.away is None else ():
                 if one.event_id in left.ids:
                     report.note_too_large(one, for_now=one.event_id in for_now)
+        if away is not None:
+            raise away
 
 
 def _sorted(

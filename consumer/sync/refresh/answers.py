@@ -77,8 +77,10 @@ class Answers:
             await read_requests.done(session, done, version, self._app.clock.now())
         for_now = {event.id for event in left.for_now}
         for row, ids in missing:
-            if ids:
-                await self.put_off(row, RecordTooLarge(), at_most_s=REFUSED_AGAIN_S if ids & for_now else None)
+            if ids & for_now:
+                await self.put_off(row, left.refusal or RecordTooLarge(), at_most_s=REFUSED_AGAIN_S)
+            elif ids:
+                await self.put_off(row, RecordTooLarge())
         self._app.metrics.reads_answered.labels(self._app.name).inc(len(done))
         for one in published:
             if one.has_unknown_status:
