@@ -22,6 +22,9 @@ from consumer.work.dispatch.result_writer import Result
 from consumer.work.ingest.ingest import Taken
 
 SAY_EVERY_S = 10.0
+GONE_AFTER_S = 30.0
+"""A rebalance takes all partitions and gives some back: an age that left the page in between would end what counts how
+long it lasts."""
 OTHER = "other"
 WAITING = (RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD)
 
@@ -35,6 +38,8 @@ class Observer:
         self._metrics = metrics
         self._tracing = tracing
         self._waiting = GaugeSeries(metrics.waiting)
+        self._behind: dict[tuple[str, str], float] = {}
+        """When the lag of each topic and partition that is shown was last measured."""
         self._said: dict[str, float] = {}
         self._unsaid: Counter[str] = Counter()
 
@@ -109,10 +114,18 @@ class Observer:
         self._metrics.outbox_seconds.set(oldest_s)
 
     def lag(self, lags: Mapping[Partition, Lag]) -> None:
-        """How far the group is behind, per partition of this worker."""
+        """How far the group is behind, per partition of this worker. One that it has had no more for a while is another
+        worker's to show."""
+        now = perf_counter()
         for partition, lag in lags.items():
-            self._metrics.lag_records.labels(partition.topic, str(partition.number)).set(lag.records)
-            self._metrics.lag_seconds.labels(partition.topic, str(partition.number)).set(lag.oldest_s or 0.0)
+            labels = (partition.topic, str(partition.number))
+            self._metrics.lag_records.labels(*labels).set(lag.records)
+            self._metrics.lag_seconds.labels(*labels).set(lag.oldest_s or 0.0)
+            self._behind[labels] = now
+        for labels in [one for one, at in self._behind.items() if now - at > GONE_AFTER_S]:
+            del self._behind[labels]
+            self._metrics.lag_records.remove(*labels)
+            self._metrics.lag_seconds.remove(*labels)
 
     def _begin(self, handler: str) -> None:
         """What has not happened is 0 and not unknown; a counter that begins with its first count shows no increase."""

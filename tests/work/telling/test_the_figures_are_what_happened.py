@@ -175,6 +175,28 @@ def test_what_a_handler_did_to_its_loop_and_what_moved_is_counted(page: Page) ->
     assert [page.says("work_rebalances_total", change=one) for one in ("assigned", "revoked")] == [3, 2]
 
 
+def test_how_far_behind_a_partition_is_leaves_the_page_with_it_and_outlasts_a_rebalance(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a scale-out who had it before showed its last age for ever, and the page that wakes somebody stayed on."""
+    seconds = [1000.0]
+    monkeypatch.setattr(observer, "perf_counter", lambda: seconds[0])
+
+    def shown() -> list[tuple[float | None, float | None]]:
+        pages = [{"topic": "t", "partition": one} for one in ("0", "1")]
+        return [(page.says("lag_records", **one), page.says("lag_seconds", **one)) for one in pages]
+
+    page.observer.lag({Partition("t", 0): Lag(5, 900.0), Partition("t", 1): Lag(1, 2.5)})
+    seconds[0] += observer.GONE_AFTER_S
+    page.observer.lag({})
+    assert shown() == [(5, 900), (1, 2.5)], "all were revoked"
+    page.observer.lag({Partition("t", 1): Lag(0, None)})
+    assert shown() == [(5, 900), (0, 0)]
+    seconds[0] += 1
+    page.observer.lag({Partition("t", 1): Lag(2, 3.5)})
+    assert shown() == [(None, None), (2, 3.5)]
+
+
 def test_what_waits_to_go_out_and_to_be_read_is_shown_with_its_age(page: Page) -> None:
     page.observer.outbox(7, 12.5)
     page.observer.lag({Partition("t", 0): Lag(5, 2.5), Partition("t", 1): Lag(0, None)})
