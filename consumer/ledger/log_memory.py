@@ -18,12 +18,14 @@ from consumer.ledger.reading import key_values
 @dataclass(frozen=True, kw_only=True)
 class TopicMemory:
     """`topic_id`, where the log has one, and the ends of its partitions, as they were last seen. `replaced_at`: when a
-    topic was found that cannot be the one remembered."""
+    topic was found that cannot be the one remembered; `owes`: whether what that one lost is still to be published
+    again."""
 
     topic: str
     topic_id: str | None = None
     ends: tuple[int, ...] = ()
     replaced_at: datetime | None = None
+    owes: bool = False
 
 
 def is_another(memory: TopicMemory, topic_id: str | None, ends: Sequence[int]) -> bool:
@@ -36,8 +38,8 @@ def is_another(memory: TopicMemory, topic_id: str | None, ends: Sequence[int]) -
 
 def after(memory: TopicMemory, topic_id: str | None, ends: Sequence[int], now: datetime) -> TopicMemory:
     """What is remembered after this look. Pure."""
-    replaced_at = now if is_another(memory, topic_id, ends) else memory.replaced_at
-    return replace(memory, topic_id=topic_id or memory.topic_id, ends=tuple(ends), replaced_at=replaced_at)
+    seen = replace(memory, topic_id=topic_id or memory.topic_id, ends=tuple(ends))
+    return replace(seen, replaced_at=now, owes=True) if is_another(memory, topic_id, ends) else seen
 
 
 async def load(session: AsyncSession, topic: str) -> TopicMemory:
@@ -51,6 +53,7 @@ async def load(session: AsyncSession, topic: str) -> TopicMemory:
         topic_id=state.get("topic_id"),
         ends=tuple(state.get("ends") or ()),
         replaced_at=parse_time(state.get("replaced_at")),
+        owes=bool(state.get("owes")),
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import count
 
@@ -82,11 +83,15 @@ class LogWatch:
                 self._shown_s = self._clock.monotonic()
                 if isinstance(before, Exception):
                     raise before
-                replaced_at = await self._remember(reports, before)
+                memories = await self._remember(reports, before)
                 if reports and not any(report.records for report in reports):
                     await self._publish_lost()
+                replaced_at = max(filter(None, (one.replaced_at for one in memories)), default=None)
                 if replaced_at is not None:
                     await self._on_replaced(replaced_at)
+            owing = [one.topic for one in memories if one.owes]
+            if owing:
+                await self._publish_again(owing)
         except Exception as error:  # noqa: BLE001 - what only looks ends no role, whatever it meets
             code = "no_answer" if isinstance(error, TimeoutError) else code_of(error)
             self._unseen.lasts(code)
@@ -127,9 +132,9 @@ class LogWatch:
         except Exception as error:  # noqa: BLE001 - it is raised once what the log says is shown
             return error
 
-    async def _publish_again(self) -> None:
+    async def _publish_again(self, topics: Sequence[str]) -> None:
         """What we published into a topic that is gone, and nobody had read, in a topic that is there. What was read and
-        comes twice has the id it had."""
+        comes twice has the id it had. It takes as long as it takes, and is owed until it is done."""
         below, again = MAX_SEQ, 0
         for _ in range(PAGES_MAX):
             async with self._database.reading() as session:
@@ -143,6 +148,9 @@ class LogWatch:
             if len(page) < PAGE:
                 break
             below = page[-1][0]
+        async with self._database.transaction() as session:
+            for topic in topics:
+                await log_memory.keep(session, replace(await log_memory.load(session, topic), owes=False))
         if again:
             _log.warning("published_again", events=again)
 
@@ -162,12 +170,12 @@ class LogWatch:
             async with self._database.transaction() as session:
                 await outbox.arrived(session, sorted(known))
 
-    async def _remember(self, reports: Sequence[GroupReport], before: Mapping[str, TopicMemory]) -> datetime | None:
-        """When a topic was last found to be another than it was, as far as the ledger remembers. Where another `sync`
-        has looked meanwhile, its look counts, and the next of ours."""
-        replaced = []
-        if any(log_memory.is_another(before[report.topic], report.topic_id, report.ends) for report in reports):
-            await self._publish_again()
+    async def _remember(
+        self, reports: Sequence[GroupReport], before: Mapping[str, TopicMemory]
+    ) -> Sequence[TopicMemory]:
+        """What the ledger remembers of the topics from now on. Where another `sync` has looked meanwhile, its look
+        counts, and the next of ours."""
+        memories = []
         async with self._database.transaction() as session:
             for report in reports:
                 found = memory = await log_memory.load(session, report.topic)
@@ -178,5 +186,5 @@ class LogWatch:
                 if found.replaced_at != memory.replaced_at:
                     _log.error("log_replaced", topic=report.topic, group=report.group)
                     await log_positions.forget(session, report.topic)
-                replaced.append(found.replaced_at)
-        return max(filter(None, replaced), default=None)
+                memories.append(found)
+        return memories

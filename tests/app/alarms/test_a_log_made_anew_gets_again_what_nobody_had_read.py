@@ -4,6 +4,7 @@ they had; what was read is not."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,13 +13,17 @@ from typing import Any
 import pytest
 import structlog
 from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app.alarms import log_watch
 from consumer.app.alarms.log_watch import LOST_AFTER, LogWatch
 from consumer.broker import GroupReport, Message, TopicConfig, open_broker
 from consumer.clock import SystemClock
+from consumer.errors import LedgerUnavailable
 from consumer.events import Trust
 from consumer.ledger import Database, log_memory
+from consumer.ledger.handling import outbox
+from consumer.ledger.handling.events import EventKey
 from consumer.ledger.log_memory import TopicMemory
 from consumer.telemetry.metrics import Metrics
 from tests.support.handling.projections import OUTBOX, Projections, said
@@ -162,3 +167,61 @@ async def test_another_sync_that_looks_meanwhile_makes_no_log_anew(database: Dat
     async with database.reading() as session:
         memory = await log_memory.load(session, TOPIC.name)
     assert (memory.ends, memory.replaced_at) == ((2,), None), "what the other one saw stays"
+
+
+# case: O8, G5
+async def test_a_log_made_anew_is_told_first_and_what_it_lost_is_looked_through_however_long_that_takes(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked through within the time of the look, from the beginning each time: above 600,000 events nobody was
+    ever told, and nothing was reconciled."""
+    monkeypatch.setattr(log_watch, "LIMIT_S", 2.0)
+    monkeypatch.setattr(log_watch, "PAGE", 2)
+    orders = Projections(sqlite_ledger, "handlers.fulfilment.handler", options={"matching": "off"})
+    for number in range(4):
+        await orders.feed(said("order.paid", f"evt_{number}", trust=Trust.READ, order_id=f"A{number}"))
+    await orders.due()
+    async with sqlite_ledger.transaction() as session:
+        await session.execute(update(OUTBOX).values(published_at=datetime.now(UTC), on_way=None))
+        await log_memory.keep(session, TopicMemory(topic=TOPIC.name, topic_id="the one before"))
+    told: list[datetime] = []
+    before, pages, real = time.monotonic(), list[int](), outbox.below
+
+    class Anew:
+        async def look_at_groups(self, _: Mapping[str, str]) -> Sequence[GroupReport]:
+            return [GroupReport(group="payments.work", topic=TOPIC.name, topic_id="new", records=1, ends=(0,))]
+
+    async def replaced(at: datetime) -> None:
+        told.append(at)
+
+    async def slow(session: AsyncSession, seq: int, limit: int) -> Sequence[tuple[int, EventKey, bool]]:
+        pages.append(seq)
+        assert told, "it is told before anything is looked through"
+        if len(pages) == 1:
+            await eventually(lambda: time.monotonic() - before > 3.0, what="the time of a look is over")
+        if len(pages) == 2:
+            raise LedgerUnavailable
+        return await real(session, seq, limit)
+
+    monkeypatch.setattr(outbox, "below", slow)
+    log: Any = Anew()
+    watch = LogWatch(
+        log, sqlite_ledger, {"payments.work": TOPIC.name}, metrics=Metrics(), clock=SystemClock(), on_replaced=replaced
+    )
+
+    async def look() -> tuple[int, TopicMemory]:
+        await watch._try()
+        async with sqlite_ledger.reading() as session:
+            memory = await log_memory.load(session, TOPIC.name)
+        return len([row for row in await orders.rows(OUTBOX) if row["published_at"] is None]), memory
+
+    with structlog.testing.capture_logs() as logs:
+        waiting, memory = await look()
+        assert (waiting, memory.owes) == (2, True), "the ledger went away in the middle"
+        waiting, memory = await look()
+        assert (waiting, memory.owes) == (len(await orders.rows(OUTBOX)), False)
+        seen = len(pages)
+        await look()
+    assert len(pages) == seen, "once"
+    assert set(told) == {memory.replaced_at}
+    assert len([one for one in logs if one["event"] == "log_replaced"]) == 1
