@@ -403,10 +403,12 @@ class Dispatcher:
             else:
                 self._ahead.succeeded(handler.name, self._clock.monotonic())
             outcome = self._breakers.judge(handler, run, outcome, now)
+            result = conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now)
         except Exception as error:  # noqa: BLE001 - a claimed run must come to a result, or it holds its place for good
             _log.exception("attempt_broke", handler=handler.name)
-            outcome, now = failed(error, about=[event]), self._clock.now()
-        self._writer.add(conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now))
+            self._fail(handler, run, event, failed(error, about=[event]), started_at)
+        else:
+            self._writer.add(result)
 
     async def _in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         """A transactional handler's further attempt: its writes, what it emits and its mark commit together."""

@@ -14,10 +14,13 @@ from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import attempts
+from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import DeadLetterRow, RunRow
 from consumer.plugin import Context, Event, Handler, Reject, RetryLater, declared, handles
 from consumer.work.dispatch import dispatcher
+from consumer.work.dispatch.result_writer import Result, conclude
+from consumer.work.outcome import Outcome, Succeeded
 from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
@@ -300,3 +303,23 @@ async def test_a_stop_gives_back_what_does_not_end_in_time(sqlite_ledger: Databa
         assert [one[3] for one in await stored(sqlite_ledger)] == [None] * 3
     finally:
         await shop.close()
+
+
+# case: H3
+async def test_an_attempt_of_which_nothing_can_be_concluded_is_a_failure_and_holds_no_place(
+    sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @handles("order.paid", transactional=False, attempts=1)
+    async def ships(event: Event, ctx: Context) -> None:
+        """Nothing fails here."""
+
+    def broken(handler: Handler, run: ClaimedRun, event: Event, outcome: Outcome, **told: Any) -> Result:
+        if isinstance(outcome, Succeeded):
+            raise TypeError("it makes no result")
+        return conclude(handler, run, event, outcome, **told)
+
+    monkeypatch.setattr(dispatcher, "conclude", broken)
+    shop = Workshop(sqlite_ledger, broker, [ships])
+    await shop.publish(order_paid(1))
+    async with shop.working():
+        await until_statuses(shop, ["dead"])
