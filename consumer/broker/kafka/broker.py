@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,8 @@ from consumer.clock import Clock, SystemClock
 from consumer.errors import BrokerError, BrokerUnavailable, TopicUnknown, again
 
 LOOKUP_WITHIN_S = 10.0
-READY_WITHIN_S = 2.0
+READY_WITHIN_S, CHECK_WITHIN_S = 1.0, 1.8
+"""How long a look waits for an answer, and at most in all, with why there is none: less than those wait who ask."""
 PROBE_WITHIN_S = 1.0
 CHUNK_RECORDS = 2_000
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -178,12 +180,15 @@ class KafkaBroker:
 
     async def check(self) -> bool:
         """Whether the cluster answers a metadata request within READY_WITHIN_S. Raises BrokerUnavailable when it does
-        not, or what the servers refuse."""
+        not, or what the servers refuse, if that can be known in CHECK_WITHIN_S."""
+        until = asyncio.get_running_loop().time() + CHECK_WITHIN_S
         if await self._answers():
             return True
-        raise await why_unreachable(self._connection) or BrokerUnavailable(
-            "the broker does not answer", servers=",".join(self._connection.servers)
-        )
+        cause = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                cause = await why_unreachable(self._connection)
+        raise cause or BrokerUnavailable("the broker does not answer", servers=",".join(self._connection.servers))
 
     # --- inside ----------------------------------------------------------------------------------------------
 

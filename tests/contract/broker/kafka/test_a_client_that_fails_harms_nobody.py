@@ -19,12 +19,13 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import GroupCoordinatorNotAvailableError, MessageSizeTooLargeError
 from structlog.testing import capture_logs
 
-from consumer.broker import Message
-from consumer.broker.kafka import connection, consumer, lanes, member, publisher
+from consumer.broker import KafkaBroker, Message
+from consumer.broker.kafka import broker, connection, consumer, lanes, member, publisher
 from consumer.broker.kafka.connection import KafkaConnection, KafkaSecurity
 from consumer.broker.membership import Membership
 from consumer.clock import SystemClock
-from consumer.errors import BrokerError, BrokerUnavailable
+from consumer.errors import BrokerError, BrokerLoginRefused, BrokerUnavailable
+from consumer.telemetry.internal import Readiness
 from tests.contract.broker.conftest import Log, message, read, values
 from tests.support.kafka import KafkaServer
 from tests.support.ports import eventually
@@ -314,3 +315,28 @@ async def test_batches_grow_again_when_a_lowered_limit_is_raised(monkeypatch: py
         last = await lots()
     assert last == [64], "and where it was raised, once an hour has passed they grow every minute"
     await writes.stop(1)
+
+
+# case: O2
+@pytest.mark.parametrize("known", [True, False], ids=["a cause is known", "none is"])
+async def test_why_a_cluster_does_not_answer_is_known_before_who_asks_goes_away(
+    monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Both waited for two seconds: `/readyz` said of every slow cluster that it took too long, and never why."""
+
+    async def silent() -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    async def why(_: KafkaConnection) -> BrokerError | None:
+        return BrokerLoginRefused() if known else BrokerUnavailable() if await silent() else None
+
+    monkeypatch.setattr(broker, "why_unreachable", why)
+    slow = KafkaBroker(["x:1"])
+    monkeypatch.setattr(slow, "_publisher", SimpleNamespace(client=SimpleNamespace(force_metadata_update=silent)))
+    readiness = Readiness(SystemClock(), {"broker": slow.check})
+    readiness.started()
+    assert await readiness.answers() == (False, "not_ready", {"broker": "failed"})
+    code, said = readiness.problems["broker"]
+    assert code == (BrokerLoginRefused.code if known else BrokerUnavailable.code)
+    assert known or said == "the broker does not answer"
