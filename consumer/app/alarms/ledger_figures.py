@@ -31,8 +31,8 @@ async def watch_ledger_figures(
     metrics: Metrics,
     clock: Clock,
     stop: asyncio.Event,
-    unproved_max_bytes: int = 0,
-    applications: Collection[str] = (),
+    unproved_max_bytes: int,
+    applications: Collection[str],
 ) -> None:
     """Look now and then, until `stop`. `unproved_max_bytes`: see `standing`. `applications`: those of the settings, of
     which nothing that waits is 0, and not unknown."""

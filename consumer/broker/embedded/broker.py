@@ -56,14 +56,12 @@ class EmbeddedBroker:
         heartbeat_s: float = 3.0,
         session_s: float = 12.0,
         max_pending: int = 20_000,
-        max_pending_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self._path = path.absolute()  # wherever a handler makes the process go meanwhile
         self._clock: Clock = clock or SystemClock()
         self._heartbeat_s = heartbeat_s
         self._session_s = session_s
         self._max_pending = max_pending
-        self._max_pending_bytes = max_pending_bytes
         self._file: LogFile | None = None
         self._layouts: dict[str, TopicLayout] = {}
         self._subscriptions: list[EmbeddedSubscription] = []
@@ -74,7 +72,7 @@ class EmbeddedBroker:
         """Open or create the file. Raises BrokerUnavailable, LogCorrupt, LogIncompatible."""
         if self._file is not None:
             return
-        file = LogFile(self._path, max_pending=self._max_pending, max_pending_bytes=self._max_pending_bytes)
+        file = LogFile(self._path, max_pending=self._max_pending)
         try:
             await file.open()
         except BaseException:

@@ -50,6 +50,7 @@ WATCH_EVERY_S, WATCH_QUIET_S = 0.05, 0.2
 tenth of a millisecond of CPU, most of it for waking up."""
 WATCH_AT_ONCE_S = 1.0
 WAL_SIZE_LIMIT_BYTES = 64 * 1024 * 1024
+MAX_PENDING_BYTES = 64 * 1024 * 1024
 TRANSACTION_MAX_JOBS = 2_000
 TRANSACTION_MAX_BYTES = 16 * 1024 * 1024
 
@@ -90,7 +91,7 @@ def as_broker_error(error: sqlite3.Error, path: Path) -> BrokerError:
 
 
 class LogFile:
-    """The open file. `max_pending` jobs and `max_pending_bytes` bound what waits for the disk. `clock`: the machine's,
+    """The open file. `max_pending` jobs and MAX_PENDING_BYTES bound what waits for the disk. `clock`: the machine's,
     where none is given."""
 
     def __init__(
@@ -98,13 +99,11 @@ class LogFile:
         path: Path,
         *,
         max_pending: int = 20_000,
-        max_pending_bytes: int = 64 * 1024 * 1024,
         clock: Clock | None = None,
     ) -> None:
         self.path = path
         self._pace = Pace(clock or SystemClock(), first_s=WATCH_EVERY_S, most_s=WATCH_QUIET_S)
         self._max_pending = max_pending
-        self._max_pending_bytes = max_pending_bytes
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._watcher: sqlite3.Connection | None = None
@@ -169,7 +168,7 @@ class LogFile:
 
         Raises BrokerUnavailable after `timeout_s`, or at once when too much is pending already (case I22).
         """
-        if len(self._pending) >= self._max_pending or self._pending_bytes + size_bytes > self._max_pending_bytes:
+        if len(self._pending) >= self._max_pending or self._pending_bytes + size_bytes > MAX_PENDING_BYTES:
             raise BrokerUnavailable("too much waits for the disk already", pending=len(self._pending))
         await self._done(_Job(asyncio.get_running_loop().create_future(), rows, size_bytes), timeout_s)
 

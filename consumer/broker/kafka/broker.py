@@ -29,6 +29,7 @@ LOOKUP_WITHIN_S = 10.0
 READY_WITHIN_S, CHECK_WITHIN_S = 1.0, 1.8
 """How long a look waits for an answer, and at most in all, with why there is none: less than those wait who ask."""
 PROBE_WITHIN_S = 1.0
+MAX_PENDING_BYTES = 64 * 1024 * 1024
 CHUNK_RECORDS = 2_000
 CHUNK_BYTES = 4 * 1024 * 1024
 
@@ -36,7 +37,7 @@ CHUNK_BYTES = 4 * 1024 * 1024
 class KafkaBroker:
     """See `consumer.broker.base.Broker`.
 
-    `max_pending` messages and `max_pending_bytes` bound what waits for an acknowledgement; `heartbeat_s` is how often
+    `max_pending` messages and MAX_PENDING_BYTES bound what waits for an acknowledgement; `heartbeat_s` is how often
     a member says that it lives, and how soon it notices a rebalance: at 1 s, 99 of 100 records waited for up to 1.6 s
     when members left, at 0.3 s for 0.5 s. `session_s` after how long without it the broker gives its partitions to
     others.
@@ -52,7 +53,6 @@ class KafkaBroker:
         heartbeat_s: float = 0.3,
         session_s: float = 15.0,
         max_pending: int = 20_000,
-        max_pending_bytes: int = 64 * 1024 * 1024,
         start_within_s: float = 10.0,
     ) -> None:
         self._connection = KafkaConnection(
@@ -62,7 +62,6 @@ class KafkaBroker:
         self._heartbeat_s = heartbeat_s
         self._session_s = session_s
         self._max_pending = max_pending
-        self._max_pending_bytes = max_pending_bytes
         self._start_within_s = start_within_s
         self._admin = KafkaTopics(self._connection)
         self._topics: dict[str, TopicLanes] = {}
@@ -74,9 +73,7 @@ class KafkaBroker:
         """Connect. Raises BrokerUnavailable when nothing answers in `start_within_s`; it may be called again."""
         if self._publisher is not None:
             return
-        publisher = KafkaPublisher(
-            self._connection, max_pending=self._max_pending, max_pending_bytes=self._max_pending_bytes
-        )
+        publisher = KafkaPublisher(self._connection, max_pending=self._max_pending, max_pending_bytes=MAX_PENDING_BYTES)
         await publisher.start(self._start_within_s)
         self._publisher = publisher
 

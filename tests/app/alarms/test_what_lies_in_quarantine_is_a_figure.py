@@ -39,7 +39,7 @@ async def test_the_gauge_follows_the_ledger(sqlite_ledger: Database, monkeypatch
     async with sqlite_ledger.transaction() as session:
         kept = [(delivery(number), Reason.FLOODED) for number in range(3)]
         await quarantine.put(session, [*kept, (delivery(1, application="second"), Reason.NOT_JSON)], NOW)
-    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop))
+    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop, 0, ()))
     await until(metrics, "default", 3)
     assert shown(metrics, "second") == 1
     async with sqlite_ledger.transaction() as session:
@@ -64,7 +64,7 @@ async def test_the_age_of_the_oldest_hint_follows_the_ledger(
     def age_s(application: str) -> float | None:
         return metrics.registry.get_sample_value("consumer_confirm_oldest_seconds", {"application": application})
 
-    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, clock, stop))
+    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, clock, stop, 0, ()))
     await eventually(lambda: age_s("default") == pytest.approx(7200, abs=60), within_s=20)
     assert age_s("second") == pytest.approx(0, abs=60)
     async with sqlite_ledger.transaction() as session:
@@ -89,7 +89,7 @@ async def test_what_the_look_meets_ends_no_role(sqlite_ledger: Database, monkeyp
     async with sqlite_ledger.transaction() as session:
         await quarantine.put(session, [(delivery(1), Reason.FLOODED)], NOW)
     monkeypatch.setattr(quarantine, "count_each", fails_first)
-    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop))
+    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop, 0, ()))
     await until(metrics, "default", 1)
     stop.set()
     await watch

@@ -93,7 +93,7 @@ async def test_the_ledgers_codes_are_shown(sqlite_ledger: Database, monkeypatch:
         await hints.keep(session, waiting, now)
         await session.execute(update(HintRow).values(attempts=hints.OFTEN))
         await quarantine.put(session, [(delivery(1), Reason.NOT_UNDERSTOOD)], now)
-    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop))
+    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop, 0, ()))
     await eventually(lambda: shown(metrics, "hints_denied") == shown(metrics, "records_refused") == 1, within_s=20)
     assert shown(metrics, "handlers_gone") == 0
     async with sqlite_ledger.transaction() as session:
@@ -114,7 +114,7 @@ async def test_a_read_that_always_fails_has_a_figure_until_it_succeeds(
         await leases.acquire(session, "sync/default", "one", now, leases.LEASE_S)
         await read_requests.ask(session, "default", [ReadRequest(kind="subscription", object_id="S1")], now)
         await session.execute(update(ReadRow).values(attempts=ALARM_AFTER_ATTEMPTS, code="server_error"))
-    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop))
+    watch = asyncio.create_task(ledger_figures.watch_ledger_figures(sqlite_ledger, metrics, SystemClock(), stop, 0, ()))
     await eventually(lambda: shown(metrics, "objects_unreadable") == 1, within_s=20)
     async with sqlite_ledger.transaction() as session:
         await session.execute(delete(ReadRow))
