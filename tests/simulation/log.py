@@ -319,9 +319,19 @@ class Client(Broker):
         await self.publish_many(topic, (message,), timeout_s)
 
     async def publish_many(self, topic: str, messages: Sequence[Message], timeout_s: float = 30.0) -> None:
-        """See the Protocol."""
-        some = [one for one in messages if self._log.random.random() < 0.5]
-        await self._log.asked(lambda: self._log.append(topic, messages), lambda: self._log.append(topic, some))
+        """See the Protocol. Where half of them went, it is told which."""
+        some = [place for place in range(len(messages)) if self._log.random.random() < 0.5]
+        durable = set[int]()
+
+        def half() -> None:
+            self._log.append(topic, [messages[place] for place in some])
+            durable.update(some)
+
+        try:
+            await self._log.asked(lambda: self._log.append(topic, messages), half)
+        except BrokerUnavailable as error:
+            error.durable = frozenset(durable)
+            raise
 
     def subscribe(
         self,
