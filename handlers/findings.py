@@ -1,7 +1,7 @@
 """Findings: what a projection cannot settle by itself and an operator must see (orphan money, an unmapped price, ...).
 
 Each plugin has its own table of this shape. A finding is open until its cause is gone or an operator closes it; what
-an operator closed stays closed.
+an operator closed stays closed. What he closed is what he saw: more of it that came since is open (`as_seen`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
+from hashlib import sha256
+from json import dumps
+from typing import Any, Final
 
 from sqlalchemy import JSON, String, Table, and_, bindparam, select, true, update
 from sqlalchemy.sql.dml import ReturningUpdate
@@ -18,6 +20,17 @@ from sqlmodel import Field
 from consumer.plugin import Context, Event, Reject, TableRow, UtcDateTime, Words, insert_into
 
 SYSTEM = "system"
+LEFT_OPEN: Final = "finding.left_open"
+"""The trail's word for what an operator did not close, since there was more of it than he saw."""
+DECIDED_BY: Final[Mapping[str, Sequence[str]]] = {
+    "amount_mismatch": ("expected_amount", "amount"),
+    "charged_after_end": ("renewed_at",),
+    "duplicate_payment": ("payments",),
+    "orphan_payment": ("payments",),
+    "unidentified_subscription": ("event_id",),
+}
+"""What of its detail an operator decides about: money that he gives back, mostly. The rest may change as it likes, here
+and in a rebuild by a later version."""
 
 
 class Finding(TableRow):
@@ -77,13 +90,30 @@ def _closing(table: Table) -> ReturningUpdate[Any]:
     return update(table).where(one, table.c.closed_at.is_(None)).returning(table.c.kind)
 
 
+def as_seen(kind: str, detail: Mapping[str, Any]) -> str | None:
+    """What stands for what an operator sees of a finding and decides about; None for a kind of which that is its name
+    alone. Pure."""
+    if kind not in DECIDED_BY:
+        return None
+    return sha256(dumps([detail.get(name) for name in DECIDED_BY[kind]]).encode()).hexdigest()[:16]
+
+
 async def close_by_hand(event: Event, ctx: Context, table: Table) -> None:
-    """An operator's word: the finding that it names is closed, and noted. Raises Reject where it names none."""
+    """An operator's word: the finding that it names is closed, and noted. One that is not by now as the word says that
+    it was seen stays open, and that is noted; a word that does not say closes it. Raises Reject where it names none."""
     subject = event.object_id
     if subject is None:
         raise Reject("closing a finding needs its subject")
     kind, by = str(event.find("/data/kind")), str(event.find("/data/by") or "operator")[:100]
-    reason = str(event.find("/data/reason") or "")[:500]
+    reason, seen_then = str(event.find("/data/reason") or "")[:500], event.find("/data/seen")
+    if seen_then is not None:
+        one = and_(table.c.application == ctx.application, table.c.kind == kind, table.c.subject == subject)
+        open_ = select(table.c.detail).where(one, table.c.closed_at.is_(None)).with_for_update()
+        detail = (await ctx.session.execute(open_)).scalar()
+        if detail is not None and as_seen(kind, detail) not in (None, seen_then):
+            ctx.log.warning("finding_left_open", kind=kind, subject=subject)
+            ctx.note(f"object:{subject}", LEFT_OPEN, {"kind": kind}, {"by": by, "reason": reason})
+            return
     if await close_finding(ctx, table, kind, subject, event.received_at, by=by, reason=reason):
         ctx.note(f"object:{subject}", "finding.closed", {"kind": kind}, {"by": by, "reason": reason})
 

@@ -62,8 +62,8 @@ EVENTS = {
         "reconcile_found_drift", "retention_gap", "seed_took_events_without_time",
     },
     "once for a request that somebody of the house made": {
-        "checkout_not_registered", "internal_request_failed", "order_left_alone", "query_failed", "query_refused",
-        "read_not_asked_for",
+        "checkout_not_registered", "finding_left_open", "internal_request_failed", "order_left_alone", "query_failed",
+        "query_refused", "read_not_asked_for",
     },
     "once for an attempt, of which a run has few; `run_failed` also at most every ten seconds": {
         "attempt_broke", "run_dead", "run_failed", "run_not_stored", "transaction_broke",

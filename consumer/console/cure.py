@@ -79,9 +79,9 @@ def lift(customer: str, hold: str, application: str = "default") -> str:
     return command("consumer say access.hold_lifted", customer, options=options)
 
 
-def settle(subject: str, kind: str, application: str = "default") -> str:
+def settle(subject: str, kind: str, application: str = "default", *, seen: str | None = None) -> str:
     """What a finding waits for: the word that mends its cause, where there is one (cases A32, A36, B31), else that a
-    person closes it. See FIRST."""
+    person closes it, only while it is as it was `seen`. See FIRST."""
     if kind == UNRESOLVED:
         options = _reasoned(application, "--set customer=…")
         return command("consumer say access.customer_attached", subject, options=options)
@@ -89,13 +89,14 @@ def settle(subject: str, kind: str, application: str = "default") -> str:
         return command("consumer say access.recheck", application, options=_reasoned(application))
     if kind == BRAKE:
         return command("consumer say access.brake_released", subject, options=_reasoned(application))
-    return command("consumer findings close", subject, kind, options=_reasoned(application))
+    shown = () if seen is None else (f"--seen {quote(seen)}",)
+    return command("consumer findings close", subject, kind, options=_reasoned(application, *shown))
 
 
-def steps(subject: str, kind: str, application: str = "default") -> str:
+def steps(subject: str, kind: str, application: str = "default", *, seen: str | None = None) -> str:
     """The same, with what has to be done before it; for eyes."""
     first = f"{FIRST[kind]}: " if kind in FIRST else ""
-    return f"{first}{settle(subject, kind, application)}"
+    return f"{first}{settle(subject, kind, application, seen=seen)}"
 
 
 def _reasoned(application: str, *options: str) -> str:

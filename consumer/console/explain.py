@@ -28,6 +28,7 @@ from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
 from handlers.access.policy import Policy
+from handlers.findings import as_seen
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.order import FINDING_OF_HOLD, Hold
 from handlers.fulfilment.store import REQUESTED
@@ -325,7 +326,7 @@ def _held(application: str, order_id: str, hold: Hold | None, findings: Sequence
 def _found(application: str, subject: str, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:
     return [
         {"at": None, "code": f"finding.{one['kind']}", "detail": one["detail"],
-         "waits": f"an operator: {steps(subject, one['kind'], application)}"}
+         "waits": f"an operator: {steps(subject, one['kind'], application, seen=as_seen(one['kind'], one['detail']))}"}
         for one in findings
     ]  # fmt: skip
 

@@ -25,6 +25,7 @@ from consumer.ledger.tables import (
     RunRow,
     RunStatus,
 )
+from handlers.findings import LEFT_OPEN
 
 EVENTS: Table = EventRow.__table__
 AUDIT: Table = AuditRow.__table__
@@ -57,6 +58,10 @@ async def timeline(
     """
     events = await newest(session, EVENTS, EVENTS.c.seq, and_(EVENTS.c.application == application, EVENTS.c.key == key))
     changes = await newest(session, AUDIT, AUDIT.c.id, and_(AUDIT.c.application == application, AUDIT.c.subject == key))
+    if about:  # what an operator would have closed, had there not been more of it by then
+        theirs = among(AUDIT.c.subject, [f"object:{one}" for one in about])
+        left = and_(AUDIT.c.application == application, theirs, AUDIT.c.action == LEFT_OPEN)
+        changes = [*changes, *await newest(session, AUDIT, AUDIT.c.id, left)]
     requested = [row["id"] for row in events if row["type"] == REQUESTED] + [one["event_id"] for one in steps]
     handed_on = {(one["cause"], one["by"]) for one in steps}
     delivered = (RUNS.c.event_id.in_(requested), RUNS.c.status == "succeeded", RUNS.c.handler.not_in(bystanders()))

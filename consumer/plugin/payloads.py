@@ -237,6 +237,7 @@ class FindingClosed(WordSaid, event=("fulfilment.finding_closed", "access.findin
     """A finding is settled by hand, and stays closed."""
 
     kind: str = Field(description="the finding's kind", examples=["late_payment"])
+    seen: str | None = Field(None, description="stands for what of it was seen; where there is more, it stays open")
 
 
 class CustomerAttached(WordSaid, event="access.customer_attached"):

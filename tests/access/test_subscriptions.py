@@ -12,6 +12,7 @@ import pytest
 from consumer.errors import ConsumerError
 from consumer.events import Source, Trust
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SUBSCRIPTIONS
+from handlers.findings import as_seen
 from tests.access.shop import CUSTOMER, Shop
 from tests.support.handling.projections import READS, START, said
 
@@ -785,6 +786,25 @@ async def test_a_charge_at_the_moment_of_the_end_is_flagged_in_either_order(shop
     both = [shop.event("ended", end_reason="MERCHANT_CANCELED"), shop.event("renewed")]
     await shop.feed(*(both if first == "ended" else reversed(both)))
     assert await shop.findings() == {("charged_after_end", "S1")}
+
+
+async def test_a_word_about_an_older_charge_than_is_shown_by_now_settles_none(shop: Shop) -> None:
+    # case: A22
+    await shop.reads("ACTIVE")
+    await shop.happens("ended", end_reason="MERCHANT_CANCELED")
+    await shop.happens("renewed")
+    refunded = {"kind": "charged_after_end", "by": "op", "reason": "refunded"}
+    (shown,) = await shop.rows(FINDINGS)
+    await shop.pass_time(days=30)
+    await shop.happens("renewed")
+    seen = as_seen("charged_after_end", shown["detail"])
+    await shop.word("access.finding_closed", "object:S1", **refunded, seen=seen)
+    assert await shop.findings() == {("charged_after_end", "S1")}, "this charge was not given back"
+    assert shop.notes[-1].action == "finding.left_open"
+    (shown,) = await shop.rows(FINDINGS)
+    seen = as_seen("charged_after_end", shown["detail"])
+    await shop.word("access.finding_closed", "object:S1", **refunded, seen=seen)
+    assert await shop.findings() == set()
 
 
 async def test_a_further_charge_after_an_operator_settled_the_last_one_is_shown_again(shop: Shop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from datetime import timedelta
@@ -79,8 +80,9 @@ async def test_what_was_found_is_told_with_who_settled_it(sqlite_ledger: Databas
     assert held["waits"] == f"an operator: {printed}", "it acts on what is told here, as a page's button does"
     assert held["detail"]["expected_amount"] == "10"
     assert (
-        double["waits"] == "an operator: consumer findings close A1 duplicate_payment --application default --reason …"
-    )
+        re.sub(r"--seen [0-9a-f]{16} ", "--seen X ", double["waits"])
+        == "an operator: consumer findings close A1 duplicate_payment --seen X --application default --reason …"
+    ), "so does this"
     codes = [(one["code"], one.get("by")) for one in found["timeline"]]
     spoken, handled = codes.index(("fulfilment.released", "ada")), codes.index(("fulfilment.released", None))
     assert spoken < handled, "what a person said comes before the event that it became"

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from consumer.errors import ConsumerError
 from consumer.events import Event
 from consumer.ledger import Database
+from handlers.findings import as_seen
 from handlers.fulfilment import lookups
 from handlers.fulfilment.order import Registration
 from handlers.fulfilment.registration import register, register_session
@@ -740,3 +741,37 @@ async def test_a_further_payment_after_an_operator_settled_the_others_is_shown_a
     await orders.feed(payment("p3", 4))
     assert (kind, "A1") in await open_kinds(orders), "this money was not given back"
     assert (await orders.row(FINDINGS, kind=kind))["detail"] == {"payments": ["p1", "p2", "p3"]}
+
+
+@pytest.mark.parametrize("kind", ["duplicate_payment", "orphan_payment"])
+async def test_a_word_about_fewer_payments_than_are_shown_by_now_settles_none(orders: Projections, kind: str) -> None:
+    """Between the page and `work` a third payment comes: who gave the second back owed the third for good, for a read
+    of it was no news any more."""
+    # case: F29, F28
+    if kind == "duplicate_payment":
+        await orders.feed(said("order.paid", "evt_1", order_id="A1", payment_id="p1"))
+    await orders.feed(payment("p1", 1), payment("p2", 2))
+    refunded = {"kind": kind, "by": "op", "reason": "refunded"}
+    seen = as_seen(kind, (await orders.row(FINDINGS, kind=kind))["detail"])
+    await orders.feed(payment("p3", 3))
+    with capture_logs() as logs:
+        await orders.feed(own("fulfilment.finding_closed", "object:A1", refunded | {"seen": seen}, id_="drv_stale"))
+    assert [(one["event"], one["kind"], one["subject"]) for one in logs] == [("finding_left_open", kind, "A1")]
+    note = orders.notes[-1]
+    assert (note.action, note.subject, note.before) == ("finding.left_open", "object:A1", {"kind": kind})
+    assert note.after == {"by": "op", "reason": "refunded"}
+    assert (kind, "A1") in await open_kinds(orders), "this money was not given back"
+    seen = as_seen(kind, (await orders.row(FINDINGS, kind=kind))["detail"])
+    right = own("fulfilment.finding_closed", "object:A1", refunded | {"seen": seen}, id_="drv_again")
+    await orders.feed(right)
+    assert (kind, "A1") not in await open_kinds(orders)
+    await orders.force(right)
+    assert [one.action for one in orders.notes].count("finding.left_open") == 1, "what was done already is no news"
+
+
+async def test_what_an_operator_decides_about_is_each_payment_and_not_what_else_is_told() -> None:
+    # case: F28
+    both = {"payments": ["p1", "p2"]}
+    assert as_seen("duplicate_payment", both) == as_seen("duplicate_payment", both | {"session_id": "s1"})
+    assert as_seen("duplicate_payment", both) != as_seen("duplicate_payment", {"payments": ["p1", "p2", "p3"]})
+    assert as_seen("disagreement", {"read_at": "now"}) is None

@@ -59,7 +59,7 @@ def show(subject: Subject, application: OneApplication = None, as_json: Json = F
             output.line(f"it closes when the order is let go: {release(subject, application)}")
             output.line(f"or when there is nothing to deliver: {unfulfillable(subject, application)}")
         else:
-            output.line(f"settle it: {steps(subject, one['kind'], application)}")
+            output.line(f"settle it: {steps(subject, one['kind'], application, seen=one['seen'])}")
 
 
 @app.command()
@@ -67,18 +67,25 @@ def close(
     subject: Subject,
     kind: Annotated[str, typer.Argument(help="Which kind, as `findings list` shows it.")],
     reason: Reason,
+    seen: Annotated[
+        str | None, typer.Option(help="Only while it is as `findings show` said so; left out: as it is now.")
+    ] = None,
     application: OneApplication = None,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Say that one is settled; audited. It closes when `work` has handled the word."""
+    """Say that one is settled; audited. It closes when `work` has handled the word, unless there is more of it then."""
     settings = settings_looking()
     application = one_application(application, settings)
     found, _ = run(_open(settings, application, kind, subject))
     if not found:
         raise NotFound("no such finding is open", subject=subject[:100], kind=kind[:40])
-    word = f"{found[0]['plugin']}.finding_closed"
-    say(word, subject, reason, data=[f"kind={kind}"], application=application, yes=yes, as_json=as_json)
+    one = found[0]
+    data, shown = [f"kind={kind}"], seen or one["seen"]
+    if shown is not None:
+        data.append(f"seen={shown}")
+    say(f"{one['plugin']}.finding_closed", subject, reason, data=data, application=application, yes=yes,
+        as_json=as_json)  # fmt: skip
 
 
 async def _about(settings: Settings, application: str, subject: str) -> tuple[list[dict[str, Any]], str | None]:

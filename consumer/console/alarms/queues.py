@@ -15,6 +15,7 @@ from sqlalchemy import Table, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from handlers.access.tables import FINDINGS as ACCESS
+from handlers.findings import as_seen
 from handlers.fulfilment.tables import FINDINGS as FULFILMENT
 
 TABLES: Mapping[str, Table] = {"access": ACCESS, "fulfilment": FULFILMENT}
@@ -75,7 +76,8 @@ async def findings(
     """What is open in one application, oldest first: at most `LISTED_MAX` of each plugin, of one kind or of all, about
     one subject or about all.
 
-    `plugin` and `kind` are what the word `<plugin>.finding_closed` about `subject` needs to close it by hand.
+    `plugin` and `kind` are what the word `<plugin>.finding_closed` about `subject` needs to close it by hand; with
+    `seen` it closes only what this shows.
     """
     found: list[dict[str, Any]] = []
     for plugin, table in TABLES.items():
@@ -88,5 +90,8 @@ async def findings(
             wanted.order_by(table.c.opened_at, table.c.kind, table.c.subject).limit(LISTED_MAX)
         )
         names = ("kind", "subject", "opened_at", "detail")
-        found += [{"plugin": plugin} | {name: row[name] for name in names} for row in rows.mappings()]
+        found += [
+            {"plugin": plugin} | {name: row[name] for name in names} | {"seen": as_seen(row["kind"], row["detail"])}
+            for row in rows.mappings()
+        ]
     return sorted(found, key=lambda one: (one["opened_at"], one["kind"], one["subject"]))

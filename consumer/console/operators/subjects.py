@@ -13,7 +13,18 @@ from typing import Any
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.console.cure import BRAKE, UNMAPPED, UNRESOLVED, discard, release, settle, steps, unfulfillable
+from consumer.console.cure import (
+    BRAKE,
+    UNMAPPED,
+    UNRESOLVED,
+    command,
+    discard,
+    of_application,
+    release,
+    settle,
+    steps,
+    unfulfillable,
+)
 from consumer.console.find import near as near_names
 from consumer.console.views import rows_of
 from consumer.errors import NotFound, TermsDiffer, UsageError
@@ -23,6 +34,7 @@ from consumer.plugin import derived_id
 from handlers.access import tables as access
 from handlers.access.subscription import to_subscription
 from handlers.books import orders_of
+from handlers.findings import as_seen
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.order import FINDING_OF_HOLD
 from handlers.fulfilment.registration import contradicted, known_terms
@@ -48,10 +60,10 @@ async def require(session: AsyncSession, word: str, subject: str, data: Mapping[
         case "fulfilment.released" | "fulfilment.unfulfillable":
             await _order(session, word, subject, data.get("hold"), application)
         case "fulfilment.finding_closed":
-            await _finding(session, fulfilment.FINDINGS, subject, data["kind"], application)
+            await _finding(session, fulfilment.FINDINGS, subject, data, application)
             await _not_held(session, subject, data["kind"], application)
         case "access.finding_closed":
-            await _finding(session, access.FINDINGS, subject, data["kind"], application)
+            await _finding(session, access.FINDINGS, subject, data, application)
             await _not_without_access(session, subject, data["kind"], application)
             await _not_braked(session, subject, data["kind"], application)
         case "access.customer_attached":
@@ -135,10 +147,16 @@ async def _may_not_be_sent(session: AsyncSession, order_id: str, application: st
         raise UsageError("the order was fulfilled", by=", ".join(sorted({handler for handler, *_ in states})))
 
 
-async def _finding(session: AsyncSession, table: Table, subject: str, kind: str, application: str) -> None:
-    found = [row["kind"] for row in await rows_of(session, table, application, subject=subject, closed_at=None)]
+async def _finding(
+    session: AsyncSession, table: Table, subject: str, data: Mapping[str, Any], application: str
+) -> None:
+    rows = await rows_of(session, table, application, subject=subject, closed_at=None)
+    found, kind, seen = {row["kind"]: row["detail"] for row in rows}, data["kind"], data.get("seen")
     if kind not in found:
         raise NotFound("no such finding is open about this", open=", ".join(found) or "none")
+    if seen is not None and as_seen(kind, found[kind]) not in (None, seen):
+        next_ = command("consumer findings show", subject, options=of_application(application))
+        raise UsageError("it is not as it was seen any more: look again", next=next_)
 
 
 async def _not_held(session: AsyncSession, order_id: str, kind: str, application: str) -> None:

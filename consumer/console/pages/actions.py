@@ -11,6 +11,7 @@ from typing import Any, Final
 from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.console.alarms.queues import findings
 from consumer.console.mentions import SUBJECTS
 from consumer.console.operators import pausing
 from consumer.console.operators.quarantined import throw_away as dropped
@@ -205,6 +206,10 @@ async def tell(request: web.Request, act: Act) -> tuple[str, str]:
         if (hold := await _hold_seen(act, application, subject)) is None:
             return "nothing", link("order", id=subject, application=application)
         data["hold"] = hold
+    if word.endswith("finding_closed") and (now_seen := await _as_seen_now(act, application, word, subject)):
+        if act.word("seen") != now_seen:
+            return "nothing", link("findings", application=application)
+        data["seen"] = now_seen
     await say(act.session, word, subject, application=application, by=act.by, reason=act.reason, now=act.now, data=data)
     if word.endswith("finding_closed"):
         return "said", link("findings", application=application)
@@ -221,6 +226,13 @@ async def _hold_seen(act: Act, application: str, order_id: str) -> str | None:
         raise NotFound("the order is unknown in this application")
     hold: str | None = order["hold"]
     return hold if hold is not None and seen in (hold, FINDING_OF_HOLD.get(Hold(hold))) else None
+
+
+async def _as_seen_now(act: Act, application: str, word: str, subject: str) -> str | None:
+    """What stands for what a page shows by now of the finding that the word closes, where that may grow: another
+    payment of the order, say. The word takes it along, as that of a hold does."""
+    found = await findings(act.session, application, act.word("kind"), subject)
+    return next((one["seen"] for one in found if word == f"{one['plugin']}.finding_closed"), None)
 
 
 async def read_again(request: web.Request, act: Act) -> tuple[str, str]:

@@ -192,8 +192,13 @@ def test_what_waits_behind_two_hundred_others_can_be_closed_too(desk: Desk, envi
     database.close()
     assert desk.ask("findings", "list", "--limit", "3")["total"] == 205
     assert "202 more: these are the oldest 3" in desk.call("findings", "list", "--limit", "3").stdout
-    assert desk.ask("findings", "show", "p204")["findings"][0]["kind"] == "orphan_payment"
-    done = desk.call("findings", "close", "p204", "orphan_payment", "--reason", "refunded", "--yes")
+    (shown,) = desk.ask("findings", "show", "p204")["findings"]
+    assert shown["kind"] == "orphan_payment"
+    assert f"--seen {shown['seen']} --application default" in desk.call("findings", "show", "p204").stdout
+    close = ("findings", "close", "p204", "orphan_payment", "--reason", "refunded", "--yes")
+    assert "not as it was seen any more" in desk.call(*close, "--seen", "another").stderr
+    assert desk.call(*close, "--seen", shown["seen"]).returncode == 0
+    done = desk.call(*close)
     assert done.returncode == 0, done.stderr
 
 

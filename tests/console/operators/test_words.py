@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Table, update
 
+from consumer.console.alarms.queues import findings
 from consumer.console.operators.vocabulary import RULES, WORDS, checked
 from consumer.console.operators.words import say
 from consumer.errors import NotFound, UsageError
@@ -325,6 +326,25 @@ async def test_a_hold_is_not_closed_away(sqlite_ledger: Database, projections: P
         observed("order:paid", 6, {"status": "PAID", "amount": "8"}),
     )
     await speak(sqlite_ledger, "fulfilment.finding_closed", "paid", kind="amount_mismatch")
+
+
+async def test_what_grew_since_it_was_seen_is_not_closed(sqlite_ledger: Database, projections: Projections) -> None:
+    # case: F29
+    pays = [observed(f"payment:p{n}", n, {"id": f"p{n}", "status": "SUCCEEDED", "order_id": "A1"}) for n in (1, 2, 3)]
+    await projections.feed(*pays[:2])
+
+    async def shown() -> str:
+        async with sqlite_ledger.reading() as session:
+            (one,) = await findings(session, "default", "orphan_payment")
+            return str(one["seen"])
+
+    seen = await shown()
+    await projections.feed(pays[2])
+    word = {"kind": "orphan_payment"}
+    with pytest.raises(UsageError, match="not as it was seen any more") as refused:
+        await speak(sqlite_ledger, "fulfilment.finding_closed", "A1", **word, seen=seen)
+    assert "consumer findings show A1 --application default" in refused.value.line()
+    await speak(sqlite_ledger, "fulfilment.finding_closed", "A1", **word, seen=await shown())
 
 
 async def test_a_price_that_gives_nothing_is_not_closed_away(sqlite_ledger: Database, projections: Projections) -> None:

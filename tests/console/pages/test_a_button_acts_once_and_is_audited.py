@@ -284,15 +284,41 @@ async def test_a_finding_is_closed(sqlite_ledger: Database, projections: Project
     # case: F28
     await projections.feed(observed("payment:p1", 1, {"id": "p1", "status": "SUCCEEDED", "order_id": "A1"}))
     await projections.feed(observed("payment:p2", 2, {"id": "p2", "status": "SUCCEEDED", "order_id": "A1"}))
-    seen = await text(pages, "/console/findings")
-    subject, kind = re.search(r'name="subject" value="([^"]+)"', seen), re.search(r'name="kind" value="([^"]+)"', seen)
-    assert subject is not None
-    assert kind is not None
-    word = {"word": "fulfilment.finding_closed", "subject": subject[1], "kind": kind[1], "reason": "refunded"}
-    assert await press(pages, "say", **word) == (303, "/console/findings?application=default&done=said")
+    word, *_ = forms(await text(pages, "/console/findings"), "It is settled")
+    said_ = (303, "/console/findings?application=default&done=said")
+    assert await press(pages, "say", **word, reason="refunded") == said_
     projections.now = datetime.now(UTC) + timedelta(minutes=1)  # a page goes by the database's clock
     await projections.relay()
-    assert f'value="{kind[1]}"' not in await text(pages, "/console/findings")
+    assert f'value="{word["kind"]}"' not in await text(pages, "/console/findings")
+
+
+@pytest.mark.parametrize("comes", ["before the button", "before the worker"])
+async def test_a_payment_that_no_page_showed_is_not_settled(projections: Projections, pages: Pages, comes: str) -> None:
+    """Who gave the second payment back pressed on a page without the third, and the third was owed for good."""
+    # case: F29
+    projections.options["handlers.fulfilment.handler"]["matching"] = "off"
+    paid = {"id": "A1", "status": "PAID", "order_id": "A1", "payment": {"id": "p1"}}
+    await projections.feed(observed("order:A1", 1, paid))
+    pays = [observed(f"payment:p{n}", n, {"id": f"p{n}", "status": "SUCCEEDED", "order_id": "A1"}) for n in (1, 2, 3)]
+    await projections.feed(*pays[:2])
+    (word,) = forms(await text(pages, "/console/findings?kind=duplicate_payment"), "It is settled")
+    done = "said" if comes == "before the worker" else "nothing"
+    if done == "nothing":
+        await projections.feed(pays[2])
+    went = await press(pages, "say", **word, reason="refunded p2")
+    assert went == (303, f"/console/findings?application=default&done={done}")
+    if done == "said":
+        await projections.feed(pays[2])
+    projections.now = datetime.now(UTC) + timedelta(minutes=1)
+    await projections.relay()
+    (again,) = forms(await text(pages, "/console/findings?kind=duplicate_payment"), "It is settled")
+    assert again["seen"] != word["seen"]
+    assert ("finding.left_open" in await text(pages, "/console/order?id=A1")) == (done == "said")
+    assert (await press(pages, "say", **{**again, "seen": ""}, reason="refunded"))[0] == 400, "a page of before"
+    assert (await press(pages, "say", **again, reason="refunded p3, too"))[1].endswith("done=said")
+    projections.now += timedelta(minutes=1)
+    await projections.relay()
+    assert forms(await text(pages, "/console/findings?kind=duplicate_payment"), "It is settled") == []
 
 
 async def test_what_holds_an_order_is_let_go_where_it_is_found(projections: Projections, pages: Pages) -> None:
