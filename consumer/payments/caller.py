@@ -63,18 +63,20 @@ class Caller:
         operation: str,
         body: bytes = EMPTY_BODY,
         key: str | None = None,
+        kept: str | None = None,
         kind: CallKind = CallKind.WRITE,
         body_needed: bool = True,
     ) -> Answer:
         """One POST. Its key is known to the store before the first send, and until the outcome is (case C3).
 
         `key` is the merchant's own idempotency key for the operation; without it one is kept in the store under
-        `operation` and the body's digest: the same operation with another body gets another key (case C4).
+        `operation` and the body's digest: the same operation with another body gets another key (case C4). `kept` is
+        the one of a try before whose outcome nobody knew; once that is known, it is over as any other (case U17).
         """
         sent_key = (
             idempotency_key(key)
             if key is not None
-            else await self.keys.begin(self.application, operation, body_digest(body))
+            else kept or await self.keys.begin(self.application, operation, body_digest(body))
         )
         call = Call(method="POST", route=route, path=path, kind=kind, body=body, key=sent_key, body_needed=body_needed)
         try:

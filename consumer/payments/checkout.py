@@ -80,7 +80,7 @@ class CheckoutSessions:
         try:
             session = await self._post(body, fields["order_id"], idempotency_key)
         except AmbiguousWrite as error:
-            session = await self._after_ambiguous(error, body, fields)
+            session = await self._after_ambiguous(error, body, fields, idempotency_key)
         if self._is_lapsed(session):
             # The answer to an old, unfinished try was played back: what it opened is over, so this is a new create.
             if idempotency_key is not None:
@@ -136,13 +136,13 @@ class CheckoutSessions:
         )
         return CheckoutSession.read(answer.document, answer.raw)
 
-    async def _post(self, body: bytes, order_id: str, key: str | None) -> CheckoutSession:
-        answer = await self._caller.write(
-            ROUTE, ROUTE, operation=f"checkout_sessions.create/{order_id}", body=body, key=key
-        )
+    async def _post(self, body: bytes, order_id: str, key: str | None, *, kept: str | None = None) -> CheckoutSession:
+        answer = await self._caller.write(ROUTE, ROUTE, operation=_operation(order_id), body=body, key=key, kept=kept)
         return CheckoutSession.read(answer.document, answer.raw)
 
-    async def _after_ambiguous(self, error: AmbiguousWrite, body: bytes, fields: Mapping[str, Any]) -> CheckoutSession:
+    async def _after_ambiguous(
+        self, error: AmbiguousWrite, body: bytes, fields: Mapping[str, Any], key: str | None
+    ) -> CheckoutSession:
         """No try was answered: look the order up; if it is there unpaid, the same key once more (case C26)."""
         if fields["mode"] == "subscription":
             raise error  # creates no order that could be looked up (spec, Subscription session rules)
@@ -150,9 +150,13 @@ class CheckoutSessions:
         if order is None:
             raise error
         if order.is_paid:
+            if key is None:
+                await self._caller.keys.settle(
+                    self._caller.application, _operation(fields["order_id"]), error.idempotency_key
+                )
             raise OrderAlreadyPaid("the order is already paid, a read shows") from error
         try:
-            return await self._post(body, fields["order_id"], error.idempotency_key)
+            return await self._post(body, fields["order_id"], key, kept=error.idempotency_key)
         except AmbiguousWrite as again:
             raise AmbiguousWrite(
                 "the order is there, but the session could not be had: repeat with the same idempotency key",
@@ -201,3 +205,8 @@ class CheckoutSessions:
 
     async def _is_canceled(self, session_id: str) -> bool:
         return (await self.retrieve(session_id)).status == SESSION_CANCELED
+
+
+def _operation(order_id: str) -> str:
+    """What the key of a create is stored by."""
+    return f"checkout_sessions.create/{order_id}"

@@ -41,12 +41,49 @@ async def test_an_unanswered_create_is_looked_up_and_then_repeated_with_its_key(
     assert len(set(keys(service)[:5])) == 1
 
 
+async def test_a_create_that_was_found_out_is_over(service: ScriptedService, b: Bench) -> None:
+    """Who cancelled and bought again within half an hour was sent to the cancelled session: its answer was played
+    back."""
+    # case: C3, U17
+    service.will(*LOST, PENDING_ORDER, CREATED)
+    await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    service.will(CREATED)
+    await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    *tries, again = keys(service)
+    assert len(set(tries)) == 1, "the key of the first try, until its outcome is known"
+    assert again not in tries
+
+
+async def test_an_answer_found_out_that_is_of_an_old_session_is_asked_for_anew(
+    service: ScriptedService, b: Bench
+) -> None:
+    # case: C18, U17
+    service.will(*LOST, PENDING_ORDER, Reply(200, session_json(expires_at="2025-12-31T23:00:00Z")), CREATED)
+    session = await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    assert session.expires_at is not None
+    assert session.expires_at > b.clock.now()
+    *tries, again = keys(service)
+    assert again not in tries
+
+
+async def test_the_merchants_own_key_is_repeated_after_a_look(service: ScriptedService, b: Bench) -> None:
+    # case: C26
+    service.will(*LOST, PENDING_ORDER, CREATED)
+    await b.client.checkout_sessions.create_from(SESSION_FIELDS, idempotency_key="mine")
+    assert set(keys(service)) == {"mine"}
+
+
 async def test_an_unanswered_create_of_a_paid_order_is_told_as_paid(service: ScriptedService, b: Bench) -> None:
     # case: C26, F27
     service.will(*LOST, Reply(200, {"id": "ord_1", "status": "PAID"}))
     with pytest.raises(OrderAlreadyPaid):
         await b.client.checkout_sessions.create_from(SESSION_FIELDS)
     assert service.paths == [CREATE] * 4 + [LOOKUP]
+    service.will(error_reply(409, "order_already_paid"))
+    with pytest.raises(OrderAlreadyPaid):
+        await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    *tries, again = keys(service)
+    assert again not in tries, "its session, paid by now, would be played back"
 
 
 @pytest.mark.parametrize("looked_up", [(NOT_FOUND,), LOST, (PENDING_ORDER, *LOST)])
