@@ -186,11 +186,13 @@ def _back(act: Act) -> str:
 
 
 async def throw_away(_request: web.Request, act: Act) -> tuple[str, str]:
-    """Throw a quarantined delivery away."""
+    """Throw a quarantined delivery away, if it is the one that the page showed: SQLite gives the number of the newest
+    that went to the next that comes, and what is thrown away is gone."""
     number = act.word("number")
     if not number.isdecimal() or len(number) > ID_MAX_DIGITS:
         raise UsageError("number is that of a delivery")
-    rows = await quarantine.newest(act.session, number=int(number))
+    seen = act.word("seen")
+    rows = [one for one in await quarantine.newest(act.session, number=int(number)) if one.delivery_id == seen]
     gone, _again = await dropped(act.session, rows, by=act.by, reason=act.reason, now=act.now)
     return "thrown" if gone else "nothing", link("quarantine")
 

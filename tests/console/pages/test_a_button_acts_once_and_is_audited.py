@@ -363,12 +363,28 @@ async def test_a_price_that_gives_nothing_cannot_be_pressed_away(projections: Pr
 async def test_a_quarantined_delivery_is_thrown_away(sqlite_ledger: Database, pages: Pages) -> None:
     async with sqlite_ledger.transaction() as session:
         await quarantine.put(session, [(facts.delivery(1), Reason.NOT_CONFIRMED)], facts.NOW)
-    number = re.search(r'name="number" value="(\d+)"', await text(pages, "/console/quarantine"))
-    assert number is not None
-    gone = {"number": number[1], "reason": "forged"}
+    (word,) = forms(await text(pages, "/console/quarantine"), "Throw it away")
+    gone = {**word, "reason": "forged"}
     assert await press(pages, "throw-away", **gone) == (303, "/console/quarantine?done=thrown")
     assert await press(pages, "throw-away", **gone) == (303, "/console/quarantine?done=nothing")
     assert "Nothing lies in quarantine" in await text(pages, "/console/quarantine")
+
+
+async def test_a_delivery_that_took_the_number_of_another_is_not_thrown_away(
+    sqlite_ledger: Database, pages: Pages
+) -> None:
+    """Two operators saw the same page. What came between their buttons was a record of the service, and was gone."""
+    async with sqlite_ledger.transaction() as session:
+        await quarantine.put(session, [(facts.delivery(n), Reason.NOT_JSON) for n in (1, 2)], facts.NOW)
+    newest, _ = forms(await text(pages, "/console/quarantine"), "Throw it away")
+    assert await press(pages, "throw-away", **newest, reason="junk") == (303, "/console/quarantine?done=thrown")
+    async with sqlite_ledger.transaction() as session:
+        await quarantine.put(session, [(facts.delivery(3), Reason.TOO_LARGE)], facts.NOW)
+    now_newest, _ = forms(await text(pages, "/console/quarantine"), "Throw it away")
+    assert now_newest["number"] == newest["number"], "SQLite gives the number anew"
+    assert await press(pages, "throw-away", **newest, reason="junk") == (303, "/console/quarantine?done=nothing")
+    async with sqlite_ledger.reading() as session:
+        assert [row.delivery_id for row in await quarantine.newest(session)] == [facts.delivery(n).id for n in (3, 1)]
     assert [one[1] for one in await entries(sqlite_ledger)] == ["quarantine.discarded"]
 
 
@@ -396,6 +412,7 @@ async def test_an_order_is_read_again(sqlite_ledger: Database, projections: Proj
         ("throw-away", {"number": "1; drop", "reason": "x"}, "number is that of a delivery"),
         ("throw-away", {"number": "9" * 30, "reason": "x"}, "number is that of a delivery"),
         ("throw-away", {"number": "0" * 20 + "9" * 30, "reason": "x"}, "number is that of a delivery"),
+        ("throw-away", {"number": "1", "reason": "x"}, "seen is missing"),
         ("pause", {"handler": "a\0", "reason": "x"}, "handler has a character"),
         ("say", {"word": "fulfilment.marked_paid", "subject": "A1", "reason": "x"}, "`consumer say`"),
     ],
