@@ -46,10 +46,10 @@ def rebuild(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Drop a plugin's tables and derive them again from the runs that the ledger has, with `work` stopped, also for
-    `--dry-run`: both keep others from writing meanwhile. Refused when
-    anybody would be told something else than was told. On PostgreSQL a long past takes a temporary table: the user
-    needs TEMPORARY on the database, which everybody has unless it was taken away."""
+    """Drop a plugin's tables and derive them again from the runs that the ledger has, with `work` stopped. So is it for
+    `--dry-run`: both keep others from writing meanwhile. Refused when anybody would be told something else than was
+    told. On PostgreSQL a long past takes a temporary table: the user needs TEMPORARY on the database, which everybody
+    has unless it was taken away."""
     settings = settings_for(Role.OPERATE)
     if give_up:
         if plugin != ALL or dry_run:
