@@ -3,8 +3,9 @@
 Publish, then mark: after a crash in between the event goes out twice, which its deterministic id makes harmless.
 
 What the log refuses while it takes others, for its size or because its partition takes nothing, waits with all of its
-key, and nobody else does, for up to HELD_MAX keys. They are tried again in turn every few seconds, one key first and
-more for as long as none is refused: each refusal costs a producer, and one of a partition ten seconds.
+key, for up to HELD_MAX keys. They are tried again in turn, AGAIN_S after some of them were refused, whatever else is.
+Each that is too large costs a producer: one key is tried first, and more for as long as none is refused. A partition
+that takes nothing costs ten seconds a try, in which everybody waits, however many keys are tried.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Relay:
         self._held: dict[tuple[str, str], None] = {}  # keys of which one is refused for now, the longest tried first
         self._again_s = 0.0  # when some of these may be tried again, by the clock
         self._again = 1  # how many of them
+        self._is_trying = False  # whether this look does
         self._tenure = Tenure(database, role=ROLE, holder=worker, clock=clock, lease_s=RELAY_LEASE_S)
 
     def wake(self) -> None:
@@ -116,17 +118,20 @@ class Relay:
             await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
         except BrokerError as error:
             published, refused = _apart(rows, error.durable)
-            if published or self._held or isinstance(error, TOO_LARGE):
-                self._hold(refused)
+            if published or self._held or self._is_trying or isinstance(error, TOO_LARGE):
+                self._hold(refused, 1 if isinstance(error, TOO_LARGE) else BATCH)
             return published, error
         return rows, None
 
-    def _hold(self, keys: Iterable[tuple[str, str]]) -> None:
+    def _hold(self, keys: Iterable[tuple[str, str]], again: int) -> None:
+        if self._is_trying or not self._held:  # a refusal of others puts no try off
+            self._again_s = self._clock.monotonic() + AGAIN_S
         self._held.update(dict.fromkeys(islice(keys, HELD_MAX - len(self._held))))
-        self._again_s, self._again = self._clock.monotonic() + AGAIN_S, 1
+        self._again = again
 
     def _let_some_go(self) -> None:
-        if not self._held or self._clock.monotonic() < self._again_s:
+        self._is_trying = bool(self._held) and self._clock.monotonic() >= self._again_s
+        if not self._is_trying:
             return
         for key in list(islice(self._held, self._again)):
             del self._held[key]

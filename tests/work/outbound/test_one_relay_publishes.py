@@ -239,12 +239,33 @@ async def test_a_partition_that_takes_nothing_holds_up_its_own_keys_and_nothing_
     clock.advance(relay.AGAIN_S)
     await emit(sqlite_ledger, 12, "order:0")
     await look(publishes, 6)
-    assert (topic.went[8:], topic.refusals) == ([], 4 + 1), "one key is tried again, and the others wait on"
+    assert (topic.went[8:], topic.refusals) == ([], 4 + 4), "to try many takes as long as to try one"
     topic.refused.clear()
     clock.advance(relay.AGAIN_S)
     await look(publishes, 6)
     assert sorted(topic.went) == sorted(f"drv_{number}" for number in range(13))
     assert topic.went.index("drv_0") < topic.went.index("drv_12"), "those of a key in their order"
+
+
+@pytest.mark.parametrize("look_s", [0.25, 3.0, 10.5])
+async def test_keys_that_are_taken_again_go_while_others_are_still_refused(
+    sqlite_ledger: Database, look_s: float
+) -> None:
+    """A broker died in the midst of a batch; all partitions but one have new leaders, and that one goes on to be told
+    of something at each look."""
+    # case: G5, O9
+    topic = Lowered(*range(1, 12), error=BrokerUnavailable)
+    publishes, clock = to(sqlite_ledger, topic)
+    for number in range(12):
+        await emit(sqlite_ledger, number)
+    await look(publishes)
+    topic.refused = {"drv_11"}
+    for number in range(20, 20 + round(2 * relay.AGAIN_S / look_s) + 2):
+        topic.refused.add(f"drv_{number}")
+        await emit(sqlite_ledger, number)
+        await look(publishes)
+        clock.advance(look_s)
+    assert topic.went[1:] == [f"drv_{number}" for number in range(1, 11)]
 
 
 async def test_a_log_that_is_away_holds_no_key_up(sqlite_ledger: Database) -> None:
