@@ -17,7 +17,8 @@ OWN = {
 """Said by what holds a `Lasting` itself, since their lines are made otherwise."""
 LAST = {
     "archive_failed", "archive_not_looked_at", "batch_not_stored", "broker_not_ready", "claim_failed",
-    "console_sign_in_refused", "console_users_broken", "CursorsRefused.code", "dead_letters_wait", "deaths_unknown",
+    "claims_not_renewed", "console_sign_in_refused", "console_users_broken", "CursorsRefused.code",
+    "dead_letters_wait", "deaths_unknown",
     "file_descriptors_used_up", "group_not_followed", "handler_waits", "heartbeat_not_stored",
     "hints_flooded", "hints_not_settled_by_walking", "history_left_alone", "housekeeping_failed", "identity_not_read",
     "invariants_broken", "invariants_unknown", "lag_unknown", "leading_failed", "ledger_and_log_not_compared",

@@ -334,6 +334,12 @@ _CLAIM_NEW = (
     .returning(*[_RUNS.c[name] for name in _CLAIMED])
 )
 _LOCK = select(_RUNS.c.event_id).where(_GIVEN).order_by(_RUNS.c.event_id).with_for_update()
+_TO_RENEW = (
+    select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
+    .where(_GIVEN, _IS_OURS)
+    .order_by(_RUNS.c.event_id)
+    .with_for_update(skip_locked=True)
+)
 _TO_PUT_ASIDE = (
     select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
     .where(_GIVEN, _STILL_RETRYING, IS_UNCLAIMED)
@@ -372,11 +378,20 @@ async def _set(
 
 async def renew(
     session: AsyncSession, ids: Collection[RunId], *, worker: str, now: datetime, lease_s: float, alone: bool = False
-) -> None:
-    """Keep this worker's claims for another `lease_s` seconds. `alone`: see `claim`; else one that was is no longer."""
+) -> set[RunId]:
+    """Keep this worker's claims for another `lease_s` seconds; returns those that are kept. `alone`: see `claim`; else
+    one that was is no longer.
+
+    None waits for one that is locked, else all would end meanwhile. A transactional attempt locks its own, for as long
+    as it takes: no claim finds it before that has committed what became of it, or left nothing behind.
+    """
+    kept: list[RunId] = []
+    for given in _given(ids):
+        kept += [_id_of(row) for row in await session.execute(_TO_RENEW, {**given, **_ours(worker)})]
     until = now + timedelta(seconds=lease_s)
     statement = _SET_OURS if alone else _RENEW_NOT_ALONE
-    await _set(session, ids, {"claimed_until": until, **_ours(worker)}, statement)
+    await _set(session, kept, {"claimed_until": until, **_ours(worker)}, statement)
+    return set(kept)
 
 
 async def give_back(session: AsyncSession, ids: Collection[RunId], *, worker: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from consumer.ledger.handling.lanes import RunId
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.plugin import Handler
 from consumer.work.execution.claimed import Claimed
@@ -36,6 +37,10 @@ class Ahead:
     def count(self, handler: str) -> int:
         """How many wait."""
         return len(self._waiting.get(handler, ()))
+
+    def ids(self) -> set[RunId]:
+        """Those that wait."""
+        return {one.run.id for waiting in self._waiting.values() for one in waiting}
 
     def handlers(self) -> list[str]:
         """Those that have some waiting."""

@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from consumer.clock import Clock, Pace, is_set_within, rest
+from consumer.clock import Clock, Pace, is_set_within, rest, until_tick
 from consumer.errors import LedgerError, code_of
 from consumer.events import Event
 from consumer.ledger import Database
@@ -98,7 +98,7 @@ class Dispatcher:
         self._wakes = self._looked_for = 0
         self._pace = Pace(clock, first_s=IDLE_S, most_s=QUIET_S)
         self._claimed: dict[tuple[str, str, str], ClaimedRun] = {}
-        self._unclaimed = Condition("claim_failed")
+        self._unclaimed, self._unrenewed = Condition("claim_failed"), Condition("claims_not_renewed")
         self._ahead = Ahead()
         self._busy: Counter[str] = Counter()
         self._unstored: Counter[str] = Counter()
@@ -159,13 +159,16 @@ class Dispatcher:
         self._hung.add(handler)
 
     async def run(self, stop: asyncio.Event, drain_s: float) -> None:
-        """Claim and work until `stop`; then let what runs finish, at most `drain_s`, and give the rest back."""
+        """Claim and work until `stop`; then let what runs finish, at most `drain_s`, and give the rest back. Claims are
+        renewed by a task that does nothing else: whatever waits for somebody's lock meanwhile, they do not end."""
         storing = asyncio.create_task(self._writer.run(), name="dispatcher:results")
+        keeping = asyncio.create_task(self._keep_claims(stop), name="dispatcher:claims")
         self._is_stopping = False
         try:
             while not stop.is_set():
-                if storing.done():
-                    storing.result()  # it never ends by itself: what ended it must be seen, and ends the worker
+                for part in (storing, keeping):
+                    if part.done():
+                        part.result()  # neither ends before `stop`: what ended it must be seen, and ends the worker
                 self._wake.clear()
                 if not await self._claim():
                     await self._wait_for_work()
@@ -176,7 +179,8 @@ class Dispatcher:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             storing.cancel()
-            await asyncio.gather(storing, return_exceptions=True)
+            keeping.cancel()
+            await asyncio.gather(storing, keeping, return_exceptions=True)
             await self._give_back()
 
     async def once(self, *, store: bool = True) -> int:
@@ -195,9 +199,9 @@ class Dispatcher:
         """Keep what is being worked on ours. Call well within CLAIM_LEASE_S. Raises LedgerError."""
         await self._give_back_what_may_not_start()
         if self._claimed:
-            began_s = self._clock.monotonic()
+            began_s, waiting = self._clock.monotonic(), self._ahead.ids()
             async with self._database.transaction() as session:
-                await runs.renew(
+                kept = await runs.renew(
                     session,
                     list(self._claimed),
                     worker=self._worker,
@@ -205,7 +209,8 @@ class Dispatcher:
                     lease_s=CLAIM_LEASE_S,
                     alone=self.is_careful,
                 )
-            self._renewed_s = began_s
+            if waiting <= kept:
+                self._renewed_s = began_s
 
     async def _wait_for_work(self) -> None:
         """Until woken, until the next run is due, or a short while: other processes leave work too."""
@@ -503,13 +508,14 @@ class Dispatcher:
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _keep_claims(self, over: asyncio.Event) -> None:
-        """What still runs stays ours, though nobody keeps house any more; what will not begin is given back."""
+        """What runs stays ours; what will not begin is given back."""
         while not over.is_set():
             try:
                 await self.renew_claims()
+                self._unrenewed.over()
             except LedgerError as error:
-                self._unclaimed.lasts(error)
-            await rest(self._clock, CLAIM_LEASE_S / 4, over)
+                self._unrenewed.lasts(error)
+            await is_set_within(over, until_tick(self._clock, CLAIM_LEASE_S / 4))
 
     async def _give_back(self) -> None:
         """Store what is finished and end the other claims, so that another worker need not wait for their end."""

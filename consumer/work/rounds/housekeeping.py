@@ -120,8 +120,7 @@ class Housekeeping:
             await self._let_go(parked)
 
     async def _renew(self) -> None:
-        """Say that this worker, its handlers and its claims live."""
-        await self._dispatcher.renew_claims()
+        """Say that this worker and its handlers live."""
         async with self._database.transaction() as session:
             await handlers.register(session, self._registry.handlers, self._clock.now())
             await handlers.waiting_is_over(session, answered := self._breakers.answered())

@@ -311,7 +311,12 @@ async def test_a_claim_that_was_under_way_while_others_were_renewed(
         found, begun_s = shop._dispatcher, shop.clock.monotonic()
         found.paused = Paused(frozenset({(one.name, ALL)}))
         found._renewed_s = begun_s + 5
-        found.take([replace(claimed(1), at_s=begun_s)])  # its commit took longer than that
+        await shop.arrive(order_paid(1))
+        async with database.transaction() as session:
+            mine = await runs.claim(session, handler=one.name, worker=found._worker, limit=1, now=shop.clock.now(),
+                                    lease_s=CLAIM_LEASE_S)  # fmt: skip
+        # its commit took longer than that
+        found.take([Claimed(run=run, event=order_paid(1), at_s=begun_s) for run in mine])
         shop.clock.advance(SURE_S + 1)
         assert found._may_be_lost(one.name)
         await found.renew_claims()

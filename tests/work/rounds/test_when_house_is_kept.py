@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -14,12 +15,15 @@ from consumer.broker.base import Lag
 from consumer.clock import DrivenClock
 from consumer.errors import BrokerUnavailable, LedgerError, LedgerUnavailable
 from consumer.ledger import Database
+from consumer.ledger.handling import handlers
 from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.telemetry.loop_watch import Blocked
 from consumer.work import worker as worker_module
+from consumer.work.dispatch import dispatcher
 from consumer.work.rounds import housekeeping as module
 from consumer.work.rounds.backlog import Backlog
 from consumer.work.rounds.housekeeping import RENEW_EVERY, Housekeeping
+from tests.support.ports import eventually
 from tests.work.outbound.test_one_relay_publishes import emit
 from tests.work.rounds.test_a_round_takes_stores_and_commits import ZERO, Said, Step
 from tests.work.workshop import Workshop
@@ -53,7 +57,7 @@ class House(Housekeeping):
             raise error
 
 
-async def test_claims_are_renewed_every_few_rounds_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_that_it_lives_is_told_every_few_rounds_whatever_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "HOUSEKEEPING_S", 0)
     house = Bench(None, LedgerUnavailable(), None, None, None).house
     with capture_logs() as logs, pytest.raises(IndexError):
@@ -114,18 +118,47 @@ async def test_how_far_it_is_behind_is_measured_and_what_keeps_it_from_that_is_s
     assert [line["event"] for line in logs] == ["lag_unknown", "lag_unknown_over"]
 
 
-async def test_each_round_tells_the_guard_what_hangs_and_some_renew_the_claims(
+async def test_each_round_tells_the_guard_what_hangs_and_some_that_it_lives(
     sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = Workshop(sqlite_ledger, broker, []).worker()
-    renewed, hangs = Step(None), list[Any]()
-    monkeypatch.setattr(worker._dispatcher, "renew_claims", renewed.next)
+    told, hangs = Step(None), list[Any]()
+    monkeypatch.setattr(handlers, "register", told.next)
     monkeypatch.setattr(worker._executor, "abandoned_by", lambda: {"shop:ship": 3})
     monkeypatch.setattr(worker._pauser, "abandoned", hangs.append)
     await worker._housekeeping._tidy(renew=False)
-    assert (renewed.asked, hangs) == ([], [{"shop:ship": 3}])
+    assert (told.asked, hangs) == ([], [{"shop:ship": 3}])
     await worker._housekeeping._tidy(renew=True)
-    assert (len(renewed.asked), len(hangs)) == (1, 2)
+    assert (len(told.asked), len(hangs)) == (1, 2)
+
+
+# case: G2
+async def test_claims_are_renewed_whatever_house_keeping_waits_for(
+    sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator's open transaction, or a worker that stands still in its own, has locked a handler's row."""
+    waits, is_let_go, renewed = asyncio.Event(), asyncio.Event(), Counter[str]()
+
+    async def locked(*_: object) -> None:
+        waits.set()
+        await is_let_go.wait()
+
+    monkeypatch.setattr(module, "HOUSEKEEPING_S", 0.05)
+    monkeypatch.setattr(dispatcher, "CLAIM_LEASE_S", 0.2)
+    async with Workshop(sqlite_ledger, broker, []).working() as worker:
+        renew = worker._dispatcher.renew_claims
+
+        async def counted() -> None:
+            await renew()
+            renewed["meanwhile"] += waits.is_set()
+
+        monkeypatch.setattr(worker._dispatcher, "renew_claims", counted)
+        await eventually(lambda: worker.polls)
+        monkeypatch.setattr(handlers, "waiting_is_over", locked)
+        try:
+            await eventually(lambda: renewed["meanwhile"] > 2)
+        finally:
+            is_let_go.set()
 
 
 async def test_what_waits_to_go_out_is_as_old_as_its_oldest(sqlite_ledger: Database, broker: Broker) -> None:

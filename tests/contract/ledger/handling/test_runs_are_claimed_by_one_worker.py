@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers, queue, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, declared, handles
-from tests.contract.ledger.facts import HANDLER, claim, end, finish, later, persistently, row, run, store
+from tests.contract.ledger.facts import HANDLER, claim, end, finish, later, persistently, row, run, store, undone
 
 
 def lonely(number: int, *, due_s: float = 0.0, handler: str = HANDLER) -> runs.Run:
@@ -76,9 +79,45 @@ async def test_a_renewed_claim_is_kept(database: Database) -> None:
     await store(database, lonely(1))
     held = (await claim(database, "one", lease_s=10))[0]
     async with database.transaction() as session:
-        await runs.renew(session, [held.id], worker="one", now=later(9), lease_s=10)
+        assert await runs.renew(session, [held.id], worker="one", now=later(9), lease_s=10) == {held.id}
     assert await claim(database, "two", at_s=18) == []
     assert ids(await claim(database, "two", at_s=20)) == [1]
+
+
+# case: G2
+@pytest.mark.parametrize("database_url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+async def test_a_run_that_its_attempt_locks_holds_up_no_other_claim_and_is_nobodys_until_that_ends(
+    database: Database, other: Database
+) -> None:
+    """On SQLite whoever writes is alone, and all others wait for him."""
+    await store(database, lonely(1), lonely(2))
+    attempted, effect = await claim(database, "one", lease_s=10)
+    async with database.transaction() as at_it:
+        assert await runs.still_claimed(at_it, attempted, worker="one")
+        async with asyncio.timeout(10), other.transaction() as session:
+            both = [attempted.id, effect.id]
+            assert await runs.renew(session, both, worker="one", now=later(9), lease_s=10) == {effect.id}
+        assert await claim(other, "two", at_s=18) == [], "the claim of the first has ended, its attempt has not"
+        await runs.finish(at_it, [finish(attempted)], worker="one", now=later(18))
+    assert ids(await claim(other, "two", at_s=20)) == [2]
+
+
+# case: G2
+@pytest.mark.parametrize("database_url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+async def test_an_attempt_that_left_nothing_behind_is_anothers_once_its_claim_has_ended(
+    database: Database, other: Database
+) -> None:
+    await store(database, lonely(1))
+    attempted = (await claim(database, "one", lease_s=10))[0]
+
+    async def breaks_off(session: AsyncSession) -> None:
+        assert await runs.still_claimed(session, attempted, worker="one")
+        assert await claim(other, "two", at_s=18) == []
+
+    await undone(database, breaks_off)
+    assert ids(await claim(other, "two", at_s=18)) == [1]
+    await end(database, "one", finish(attempted, RunStatus.DEAD, blocking=True))
+    assert (await row(database, 1)).claimed_by == "two"
 
 
 async def test_a_lost_claim_cannot_be_renewed_or_given_back(database: Database) -> None:
@@ -86,7 +125,7 @@ async def test_a_lost_claim_cannot_be_renewed_or_given_back(database: Database) 
     lost = (await claim(database, "one", lease_s=1))[0]
     await claim(database, "two", at_s=5, lease_s=10)
     async with database.transaction() as session:
-        await runs.renew(session, [lost.id], worker="one", now=later(6), lease_s=1000)
+        assert await runs.renew(session, [lost.id], worker="one", now=later(6), lease_s=1000) == set()
         await runs.give_back(session, [lost.id], worker="one")
     found = await row(database, 1)
     assert (found.claimed_by, found.claimed_until) == ("two", later(15))
