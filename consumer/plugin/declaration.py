@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FULFILMENT = "fulfilment.requested"
 FACTOR_MAX = 1000.0
+TRANSACTION_MAX_S = 60.0
 _CREDENTIALS = re.compile(r"://[^/?#\s]*@")
 _PATTERN = re.compile(r"([a-z0-9_]+(\.[a-z0-9_]+)*)?(\.\*)?\Z|\*\Z")
 
@@ -137,6 +138,14 @@ def checked_positive(option: str, value: float) -> float:
     return value
 
 
+def checked_timeout(value: float, *, transactional: bool) -> float:
+    """Seconds that one attempt may take: in a transaction, which keeps its rows from others, at most
+    TRANSACTION_MAX_S. Raises HandlerInvalid."""
+    if checked_positive("timeout_s", value) > TRANSACTION_MAX_S and transactional:
+        raise HandlerInvalid(f"timeout_s of a transactional handler is at most {TRANSACTION_MAX_S:g}", given=value)
+    return value
+
+
 def checked_number(option: str, value: float) -> float:
     """A number. Raises HandlerInvalid."""
     if type(value) not in (int, float):
@@ -228,8 +237,8 @@ def handles(
     `types`: exact (`order.paid`), or a wildcard (`subscription.*`, `*`). `name` defaults to `module:function`; the
     ledger keys runs by it, so renaming without a mapping makes a new handler. `attempts` counts the first try;
     waits between tries grow from `first_wait_s` by `wait_factor` up to `max_wait_s` (seconds). One attempt may take
-    `timeout_s`. `concurrency` bounds how many run at once in one process. `on_dead="block"` keeps later events of
-    the same key waiting behind a dead one, `"continue"` lets them go.
+    `timeout_s`, at most 60 in a transaction. `concurrency` bounds how many run at once in one process.
+    `on_dead="block"` keeps later events of the same key waiting behind a dead one, `"continue"` lets them go.
 
     `fulfils`: an order is fulfilled when those handlers of `fulfilment.requested` that fulfil have succeeded; the
     others (statistics, a mail to the team) neither make it so nor keep it from being so. Left out: an effect handler
@@ -270,7 +279,7 @@ def handles(
             transactional=transactional,
             fulfils=checked_fulfils(fulfils, types, transactional=transactional),
             retry=checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
-            timeout_s=checked_positive("timeout_s", timeout_s),
+            timeout_s=checked_timeout(timeout_s, transactional=transactional),
             concurrency=checked_count("concurrency", concurrency),
             on_dead=checked_on_dead(on_dead),
             breaker_after=checked_limit("breaker_after", breaker_after),

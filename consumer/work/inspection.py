@@ -14,7 +14,6 @@ from consumer.work.place import home_of
 from consumer.work.registry import GROUP, Registry, brought_by
 from consumer.work.signatures import payload_problems, signature_problems
 
-TRANSACTION_MAX_S = 60.0
 NO_MODEL = "OPTIONS in its module is no class of a pydantic model: ctx.options is the table as it stands, not checked"
 
 
@@ -53,8 +52,6 @@ def inspect_plugins(
 def _of_handler(handler: Handler) -> list[str]:
     found = signature_problems(handler.function, batch=handler.together is not None)
     found += payload_problems(handler)
-    if handler.transactional and handler.timeout_s > TRANSACTION_MAX_S:
-        found.append(f"timeout_s={handler.timeout_s:g} is too long for a transaction (at most {TRANSACTION_MAX_S:g})")
     return [f"{text} ({home_of(handler.function).start})" for text in found]
 
 

@@ -194,6 +194,7 @@ def plugin(source: str) -> ModuleType:
     ({"attempts": True}, "attempts is a whole number above zero"),
     ({"attempts": "8"}, "attempts is a whole number above zero"),
     ({"timeout_s": "30"}, "timeout_s is a number"),
+    ({"timeout_s": 60.5, "transactional": True}, "timeout_s of a transactional handler is at most 60"),
     ({"first_wait_s": None}, "first_wait_s is a number"),
     ({"transactional": "yes"}, "transactional is True or False"),
     ({"fulfils": "no"}, "fulfils is True or False"),
@@ -215,6 +216,14 @@ def test_an_option_of_another_type_is_named(options: dict[str, Any], told: str) 
     declare: Any = handles
     with pytest.raises(HandlerInvalid, match=told):
         declare("order.paid", **options)(ship)
+
+
+@pytest.mark.parametrize(("timeout_s", "transactional"), [(60, True), (61, False)])
+def test_an_effect_may_take_longer_than_a_transaction(timeout_s: float, transactional: bool) -> None:
+    async def ship(event: Event, ctx: Context) -> None: ...
+
+    declare: Any = handles
+    declare("order.paid", timeout_s=timeout_s, transactional=transactional)(ship)
 
 
 def test_an_event_type_that_was_forgotten_is_asked_for() -> None:
