@@ -31,6 +31,8 @@ _NETWORK = frozenset(
 )
 _OURS = frozenset({errno.EMFILE, errno.ENFILE})
 """This process, or its machine, can open nothing more, whatever the event is."""
+_NO_THREAD = "can't start new thread"
+"""So Python says what is that for threads, as a RuntimeError that has no number."""
 _NAMES = ("ConnectionError", "ConnectError", "DisconnectedError", "Disconnected", "TransportError", "Timeout",
           "TimeoutError", "ChunkedEncodingError")  # fmt: skip
 _OWN_FILES = (FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -55,7 +57,7 @@ def _says_so(error: BaseException) -> bool:
         return True
     if isinstance(error, ConsumerError):
         return error.retryable and not error.code.startswith("handler_")
-    if isinstance(error, TimeoutError | ConnectionError):
+    if isinstance(error, TimeoutError | ConnectionError) or (type(error) is RuntimeError and str(error) == _NO_THREAD):
         return True
     reply = smtp_reply(error)
     if reply is not None:

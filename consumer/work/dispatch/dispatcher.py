@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -34,7 +35,7 @@ from consumer.work.dispatch.patience import Patience
 from consumer.work.dispatch.result_writer import Result, ResultWriter, conclude, store, untried
 from consumer.work.execution.claimed import Claimed
 from consumer.work.execution.contexts import Contexts
-from consumer.work.execution.executor import Executor
+from consumer.work.execution.executor import Executor, Make
 from consumer.work.execution.handler_call import was_cut
 from consumer.work.execution.loop_thread import LoopThread
 from consumer.work.execution.savepoint import in_savepoint
@@ -44,7 +45,7 @@ from consumer.work.unit_of_work import UnitOfWork
 
 IDLE_S, QUIET_S = 0.5, 2.0
 RETRY_S = 0.5
-GIVE_BACK_WITHIN_S = 5.0
+GIVE_BACK_WITHIN_S = UNBEGUN_S = 5.0
 LATER = datetime.max.replace(tzinfo=UTC)
 
 _log = structlog.get_logger(__name__)
@@ -401,7 +402,7 @@ class Dispatcher:
                                        home=home)  # fmt: skip
 
         try:
-            outcome = await self._executor.effect(handler, event, make)
+            outcome = await self._effect(handler, event, make)
             now = self._clock.now()
             if isinstance(outcome, Failed):
                 self._ahead.failed(handler.name)
@@ -414,6 +415,17 @@ class Dispatcher:
             self._fail(handler, run, event, failed(error, about=[event]), started_at)
         else:
             self._writer.add(result)
+
+    async def _effect(self, handler: Handler, event: Event, make: Make) -> Outcome:
+        """What the attempt ended with. One that could not begin is judged like any other, as it may be a probe; where
+        nothing could begin here, whatever the event is, it costs none."""
+        try:
+            return await self._executor.effect(handler, event, make)
+        except Exception as error:  # noqa: BLE001 - it is the run's failure, and stored as such
+            _log.exception("attempt_broke", handler=handler.name)
+            outcome = failed(error, about=[event])
+            after_s = UNBEGUN_S if outcome.failure.unreachable else None
+            return replace(outcome, failure=replace(outcome.failure, after_s=after_s))
 
     async def _in_transaction(self, handler: Handler, run: ClaimedRun, event: Event) -> None:
         """A transactional handler's further attempt: its writes, what it emits and its mark commit together."""

@@ -62,10 +62,15 @@ class LoopPool:
         self._lock = threading.Lock()
 
     def begin(self, handler: Handler, attempt: Attempt) -> LoopCall:
-        """Start an attempt where the handler belongs; `forget` it at the end. Call from a running loop."""
+        """Start an attempt where the handler belongs; `forget` it at the end. Call from a running loop. Raises what
+        keeps the process from another loop or thread."""
         call = LoopCall(handler, attempt, asyncio.get_running_loop(), self._is_home)
         self._calls.add(call)
-        self._send(call)
+        try:
+            self._send(call)
+        except BaseException:
+            self.forget(call)
+            raise
         return call
 
     def forget(self, call: LoopCall) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
+from typing import NoReturn
 
 import pytest
 
 from consumer.broker import Broker
 from consumer.ledger import Database
-from consumer.ledger.handling import handlers
-from consumer.plugin import Context, Event, handles
+from consumer.ledger.handling import handlers, runs
+from consumer.plugin import Context, Event, declared, handles
+from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -154,3 +157,46 @@ async def test_one_order_that_never_gets_through_holds_up_its_shop_no_longer_tha
         await shop.publish(*[order_paid(f"good-{number}", application="far") for number in range(3)])
         await eventually(lambda: {f"evt_good-{number}" for number in range(3)} <= shipped, within_s=20)
         await eventually(lambda: shop.count("ship", "dead", 1), within_s=30)
+
+
+# case: R11
+@pytest.mark.parametrize("breaker_after", [1, 0])
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EMFILE, "too many open files"), RuntimeError("can't start new thread")], ids=str
+)
+async def test_a_probe_that_cannot_begin_here_costs_no_attempt_and_another_follows(
+    sqlite_ledger: Database, monkeypatch: pytest.MonkeyPatch, breaker_after: int, error: Exception
+) -> None:
+    """The process can make no loop for it: the breaker stayed half-open until a restart."""
+    answers = False
+
+    @handles("order.paid", name="test:ship", attempts=2, breaker_after=breaker_after)
+    async def ship(event: Event, ctx: Context) -> None:
+        if not answers:
+            raise ConnectionRefusedError("the warehouse does not answer")
+
+    def no_loop(_: object) -> NoReturn:
+        raise error
+
+    found = declared(ship)
+    assert found is not None
+    live = Live(sqlite_ledger, {}, application="default", more=[found])
+    pool = live._executor.pool
+    try:
+        await live.arrive(order_paid(1))
+        assert await live.make_up() == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_home", no_loop)
+            live.clock.advance(60)
+            assert await live.make_up() == 1
+            live.clock.advance(60)
+            assert await live.make_up() == 1
+        assert pool._calls == set()
+        answers = True
+        await live.pass_time(300)
+        assert await live.unfinished() == []
+        async with sqlite_ledger.reading() as session:
+            [run] = await runs.of_event(session, "default", "evt_1")
+        assert (run.status, run.attempts) == ("succeeded", 2 if breaker_after == 0 else 1)
+    finally:
+        await live.close()

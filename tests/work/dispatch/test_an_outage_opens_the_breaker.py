@@ -181,6 +181,8 @@ def with_cause(cause: BaseException) -> LibraryError:
         (OrderAlreadyPaid(), False),
         (OSError(errno.EMFILE, "too many open files"), True),
         (OSError(errno.ENFILE, "too many open files in system"), True),
+        (RuntimeError("can't start new thread"), True),
+        (RuntimeError("dictionary changed size during iteration"), False),
         (FileNotFoundError(errno.ENOENT, "no such file"), False),
         (OSError(errno.ENOSPC, "disk full"), False),
         (ValueError("bad amount"), False),
