@@ -34,7 +34,7 @@ from consumer.ledger.engine.counting import COUNT_MAX, numbered
 from consumer.ledger.handling import handlers, lanes
 from consumer.ledger.handling.events import EventKey, is_of_type
 from consumer.ledger.handling.lanes import RunId
-from consumer.ledger.handling.runs import these
+from consumer.ledger.handling.runs import ClaimedRun, these
 from consumer.ledger.tables import AttemptRow, DeadLetterRow, EventRow, RunRow, RunStatus
 
 _RUNS: Table = RunRow.__table__
@@ -46,6 +46,8 @@ DISCARDED = "discarded"
 DISCARDED_WAITING = "discarded_waiting"
 """The codes of runs that were given up: when they were dead, and when they waited for a handler that is gone."""
 REDRIVEN = "redriven"
+SUCCEEDED = "succeeded"
+"""How the letter of a run is settled that another worker's attempt turned out to have finished well."""
 ATTEMPTS_IN_LETTER = 100
 DEATHS_MAX = 1000
 _KEPT = ("application", "event_id", "handler", "blocking", "attempts", "code", "reason", "fingerprint", "code_version")
@@ -121,6 +123,12 @@ async def bury(session: AsyncSession, ids: Collection[RunId], now: datetime) -> 
         rows += [{**row, "died_at": now} for row in (await session.execute(dead)).mappings()]
     if rows:
         await session.execute(insert(_LETTERS), rows)
+
+
+async def revive(session: AsyncSession, runs: Sequence[ClaimedRun], now: datetime) -> None:
+    """These died, and had succeeded in an attempt whose worker had lost its claim: their letters are settled. The topic
+    keeps its copies, as of one that is let try again."""
+    await _settle(session, runs, SUCCEEDED, now)
 
 
 _UNPUBLISHED = (
@@ -367,7 +375,7 @@ async def _change(session: AsyncSession, runs: Sequence[DeadRun], state: Any, va
     return [run for run in runs if run.id in changed]
 
 
-async def _last_letter(session: AsyncSession, run: DeadRun) -> DeadLetterRow | None:
+async def _last_letter(session: AsyncSession, run: DeadRun | ClaimedRun) -> DeadLetterRow | None:
     letter: DeadLetterRow | None = await session.scalar(_newest(DeadLetterRow, _LETTERS, run))
     return letter
 
@@ -378,7 +386,7 @@ async def _last_code(session: AsyncSession, run: DeadRun) -> str | None:
     return code
 
 
-def _newest(what: Any, table: Table, run: DeadRun) -> Select[Any]:
+def _newest(what: Any, table: Table, run: DeadRun | ClaimedRun) -> Select[Any]:
     """Of the newest row about the run."""
     one = (table.c.application == run.application, table.c.event_id == run.event_id, table.c.handler == run.handler)
     return select(what).where(*one).order_by(table.c.id.desc()).limit(1)
@@ -400,7 +408,7 @@ async def _park_behind(session: AsyncSession, run: DeadRun, now: datetime) -> No
     )
 
 
-async def _settle(session: AsyncSession, runs: Sequence[DeadRun], how: str | None, now: datetime) -> None:
+async def _settle(session: AsyncSession, runs: Sequence[DeadRun | ClaimedRun], how: str | None, now: datetime) -> None:
     for run in runs:
         letter = await _last_letter(session, run)
         if letter is not None:

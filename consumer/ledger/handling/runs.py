@@ -128,6 +128,16 @@ class Finish:
     code_version: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What storing the ends of runs came to. `let_go`: how many others are due because of them; `stored`: those whose
+    end counts; `revived`: those of them that had died meanwhile of another worker's attempt, and had succeeded here."""
+
+    let_go: int = 0
+    stored: frozenset[RunId] = frozenset()
+    revived: frozenset[RunId] = frozenset()
+
+
 async def add(session: AsyncSession, runs: Sequence[Run], now: datetime, done_at: datetime | None = None) -> None:
     """Insert new runs; one that is there already is left as it is. Those that succeeded were handled in this order: the
     first at `done_at` (`now`, where it is left out), each INSTANT after the one before it."""
@@ -323,6 +333,11 @@ _UNMARK = _SET.where(IS_ALONE, _RUNS.c.claimed_until < bindparam("b_now", type_=
 )
 _SET_DONE = _SET.where(lanes.stands(RunStatus.RETRYING, RunStatus.PARKED))
 """Also of one that was put aside meanwhile."""
+_SET_REVIVED = _SET.where(lanes.stands(RunStatus.DEAD))
+_AS_THEY_ARE = select(
+    _RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.status, _RUNS.c.plan, _RUNS.c.updated_at
+).where(_GIVEN)
+_STILL_OURS = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).where(_GIVEN, _STILL_RETRYING, _IS_OURS)
 _CLAIM_NEW = (
     _SET.where(
         _STILL_RETRYING,
@@ -420,20 +435,26 @@ async def still_claimed(session: AsyncSession, run: ClaimedRun, *, worker: str) 
     return row is not None and row.claimed_by in _ours(worker).values() and row.status == RunStatus.RETRYING.value
 
 
-async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: str, now: datetime) -> int:
-    """Store what became of claimed runs, and let the next of each lane go; returns how many those are.
+async def finish(session: AsyncSession, finished: Sequence[Finish], *, worker: str, now: datetime) -> Finished:
+    """Store what became of claimed runs, and let the next of each lane go.
 
-    A success counts even when the claim was lost meanwhile (the effect is there); a failure only when it was not.
+    A success counts even when the claim was lost meanwhile (the effect is there), and whatever another worker's attempt
+    made of it, be it dead; not one that an operator gave up, or that a plan began anew. A failure only when it was not.
     """
     if not finished:
-        return 0
+        return Finished()
     await _lock(session, [one.run.id for one in finished])
+    stored: set[RunId] = set()
+    revived: set[RunId] = set()
     for group in _alike(one for one in finished if one.status is RunStatus.SUCCEEDED):
-        await _set(session, [one.run.id for one in group], _finish_values(group[0], now), _SET_DONE)
+        some, dead = await _store_successes(session, group, now)
+        stored |= some
+        revived |= dead
     if failures := [one for one in finished if one.status is not RunStatus.SUCCEEDED]:
-        await _store_failures(session, failures, worker, now)
+        stored |= await _store_failures(session, failures, worker, now)
     free = {(f.run.application, f.run.handler, f.run.key) for f in finished if not f.blocking}
-    return await _promote(session, free, now)
+    let_go = await _promote(session, free, now)
+    return Finished(let_go=let_go, stored=frozenset(stored), revived=frozenset(revived))
 
 
 async def _promote(session: AsyncSession, free: Collection[Lane], now: datetime) -> int:
@@ -457,7 +478,34 @@ def _alike(finished: Iterable[Finish]) -> Iterator[list[Finish]]:
     yield from groups.values()
 
 
-async def _store_failures(session: AsyncSession, failures: Iterable[Finish], worker: str, now: datetime) -> None:
+async def _store_successes(
+    session: AsyncSession, group: Sequence[Finish], now: datetime
+) -> tuple[set[RunId], set[RunId]]:
+    """Which are stored, and which of them were dead."""
+    plans, values = {one.run.id: one.run.plan for one in group}, _finish_values(group[0], now)
+    changed = 0
+    for given in _given(plans):
+        done = await session.execute(_SET_DONE, {**given, **values})
+        changed += done.rowcount  # type: ignore[attr-defined]  # a cursor's result has it
+    if changed == len(plans):
+        return set(plans), set()
+    stored: set[RunId] = set()
+    dead: set[RunId] = set()
+    for given in _given(plans):
+        for row in await session.execute(_AS_THEY_ARE, given):
+            if row.status == RunStatus.SUCCEEDED.value and row.updated_at == now:
+                stored.add(_id_of(row))
+            if row.status == RunStatus.DEAD.value and row.plan == plans[_id_of(row)]:
+                dead.add(_id_of(row))
+    await _set(session, dead, values, _SET_REVIVED)
+    return stored | dead, dead
+
+
+async def _store_failures(session: AsyncSession, failures: Sequence[Finish], worker: str, now: datetime) -> set[RunId]:
+    """Which are stored: those that are still this worker's."""
+    ours: set[RunId] = set()
+    for given in _given(one.run.id for one in failures):
+        ours |= {_id_of(row) for row in await session.execute(_STILL_OURS, {**given, **_ours(worker)})}
     one = and_(
         _RUNS.c.event_id == bindparam("b_event_id"),
         _RUNS.c.application == bindparam("b_application"),
@@ -468,9 +516,12 @@ async def _store_failures(session: AsyncSession, failures: Iterable[Finish], wor
         | _ours(worker)
         | {"b_event_id": done.run.event_id, "b_application": done.run.application, "b_handler": done.run.handler}
         for done in failures
+        if done.run.id in ours
     ]
-    connection = await session.connection()
-    await connection.execute(update(_RUNS).where(one, _STILL_RETRYING, _IS_OURS), rows)
+    if rows:
+        connection = await session.connection()
+        await connection.execute(update(_RUNS).where(one, _STILL_RETRYING, _IS_OURS), rows)
+    return ours
 
 
 def _finish_values(done: Finish, now: datetime) -> dict[str, Any]:

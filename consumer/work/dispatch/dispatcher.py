@@ -22,7 +22,7 @@ from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import events, queue, runs
 from consumer.ledger.handling.handlers import Paused
-from consumer.ledger.handling.runs import ClaimedRun
+from consumer.ledger.handling.runs import ClaimedRun, Finished
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Handler
@@ -45,7 +45,8 @@ from consumer.work.unit_of_work import UnitOfWork
 
 IDLE_S, QUIET_S = 0.5, 2.0
 RETRY_S = 0.5
-GIVE_BACK_WITHIN_S = UNBEGUN_S = 5.0
+GIVE_BACK_WITHIN_S = 5.0
+UNBEGUN_S = 5.0
 LATER = datetime.max.replace(tzinfo=UTC)
 
 _log = structlog.get_logger(__name__)
@@ -460,7 +461,7 @@ class Dispatcher:
 
     async def _attempt_in_transaction(
         self, handler: Handler, run: ClaimedRun, event: Event
-    ) -> tuple[Sequence[Result], int] | None:
+    ) -> tuple[Sequence[Result], Finished] | None:
         started_at = self._clock.now()
         async with self._database.transaction() as session:
             if not await runs.still_claimed(session, run, worker=self._worker):
@@ -478,10 +479,10 @@ class Dispatcher:
                 unit.take_from(ctx, handler, event, run.plan)
             await unit.store(session, now)
             result = conclude(handler, run, event, outcome, worker=self._worker, started_at=started_at, now=now)
-            let_go = await store(session, [result], worker=self._worker, now=now)
+            done = await store(session, [result], worker=self._worker, now=now)
         if unit.relayed:
             self._on_emitted()
-        return [result], let_go
+        return [result], done
 
     def _remember_hanging(self, handler: Handler, outcome: Outcome) -> None:
         if has_timed_out(outcome) or was_cut(outcome):
@@ -491,13 +492,14 @@ class Dispatcher:
 
     # --- end ---------------------------------------------------------------------------------------------------
 
-    def _stored(self, results: Sequence[Result], let_go: int) -> None:
-        """Look when there is something to be found: what they let go, a further try, or what there was no room for."""
+    def _stored(self, results: Sequence[Result], done: Finished) -> None:
+        """Look when there is something to be found: what they let go, a further try, or what there was no room for. An
+        end that does not count, as the run was another worker's by then, is told to nobody."""
         self._forget([result.run for result in results])
         for result in results:
-            if result.was_tried:
+            if result.was_tried and result.run.id in done.stored:
                 self._observe(result)
-        if let_go or any(result.finish.status is not RunStatus.SUCCEEDED for result in results):
+        if done.let_go or any(result.finish.status is not RunStatus.SUCCEEDED for result in results):
             self.wake()
 
     def _forget(self, done: Sequence[ClaimedRun]) -> None:

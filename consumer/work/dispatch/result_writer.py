@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -15,7 +15,8 @@ from consumer.events import Event
 from consumer.ledger import Database
 from consumer.ledger.handling import attempts, dead, runs
 from consumer.ledger.handling.attempts import Attempt
-from consumer.ledger.handling.runs import ClaimedRun, Finish
+from consumer.ledger.handling.lanes import RunId
+from consumer.ledger.handling.runs import ClaimedRun, Finish, Finished
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Handler
 from consumer.telemetry.logs import Condition
@@ -28,11 +29,12 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A claimed run after its attempt at `event`. `seconds` is how long the attempt took."""
+    """A claimed run after its attempt at `event`, which ended then and took so many `seconds`."""
 
     finish: Finish
     attempt: Attempt | None
     seconds: float
+    ended_at: datetime
     event: Event
 
     @property
@@ -58,13 +60,14 @@ def conclude(
             handler, event, transition, number=run.attempts + 1, worker=worker, started_at=started_at, finished_at=now
         )
     finish = _finish(handler, run, transition)
-    return Result(finish=finish, attempt=attempt, seconds=(now - started_at).total_seconds(), event=event)
+    seconds = (now - started_at).total_seconds()
+    return Result(finish=finish, attempt=attempt, seconds=seconds, ended_at=now, event=event)
 
 
 def untried(handler: Handler, run: ClaimedRun, event: Event, outcome: Outcome, *, now: datetime) -> Result:
     """What becomes of a claimed run that was put off without an attempt."""
     finish = _finish(handler, run, transition_after(handler, outcome, used=run.attempts, now=now))
-    return Result(finish=finish, attempt=None, seconds=0.0, event=event)
+    return Result(finish=finish, attempt=None, seconds=0.0, ended_at=now, event=event)
 
 
 def _finish(handler: Handler, run: ClaimedRun, transition: Transition) -> Finish:
@@ -81,26 +84,50 @@ def _finish(handler: Handler, run: ClaimedRun, transition: Transition) -> Finish
     )
 
 
-async def store(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> int:
-    """Write results in this transaction; returns how many runs are due because of them."""
+async def store(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> Finished:
+    """Write results in this transaction. One that succeeded although another worker's attempt had died of it leaves an
+    attempt in any case, which tells why the run is no longer dead."""
     await attempts.add(session, [result.attempt for result in results if result.attempt is not None])
-    let_go = await runs.finish(session, [result.finish for result in results], worker=worker, now=now)
+    done = await runs.finish(session, [result.finish for result in results], worker=worker, now=now)
     died = [result.run.id for result in results if result.finish.status is RunStatus.DEAD]
     await dead.bury(session, died, now)
-    return let_go
+    if revived := [result for result in results if result.run.id in done.revived]:
+        await attempts.add(session, [_success(result, worker) for result in revived if result.attempt is None])
+        await dead.revive(session, [result.run for result in revived], now)
+    return done
+
+
+def _success(result: Result, worker: str) -> Attempt:
+    finish, run = result.finish, result.run
+    return Attempt(
+        application=run.application,
+        event_id=run.event_id,
+        handler=run.handler,
+        number=finish.attempts,
+        outcome=finish.status.value,
+        code=None,
+        reason=None,
+        fingerprint=None,
+        code_version=finish.code_version,
+        worker=worker,
+        started_at=result.ended_at - timedelta(seconds=result.seconds),
+        finished_at=result.ended_at,
+    )
 
 
 class ResultWriter:
-    """Collects results of effect handlers and stores them together. A result is kept until the ledger has it."""
+    """Collects results of effect handlers and stores them together. A result is kept until the ledger has it. What was
+    stored by a commit that nobody acknowledged is told as stored, though the next time it was there already."""
 
     def __init__(
-        self, *, database: Database, clock: Clock, worker: str, on_stored: Callable[[Sequence[Result], int], None]
+        self, *, database: Database, clock: Clock, worker: str, on_stored: Callable[[Sequence[Result], Finished], None]
     ) -> None:
         self._database = database
         self._clock = clock
         self._worker = worker
         self._on_stored = on_stored
         self._waiting: list[Result] = []
+        self._told: frozenset[RunId] = frozenset()
         self._there = asyncio.Event()
         self._unstored = Condition("results_not_stored")
 
@@ -125,7 +152,9 @@ class ResultWriter:
         while self._waiting:
             group = self._waiting[:GROUP_MAX]
             async with self._database.transaction() as session:
-                let_go = await store(session, group, worker=self._worker, now=self._clock.now())
+                done = await store(session, group, worker=self._worker, now=self._clock.now())
+                self._told |= done.stored
             del self._waiting[: len(group)]
-            self._on_stored(group, let_go)
+            done, self._told = replace(done, stored=self._told), frozenset()
+            self._on_stored(group, done)
         self._there.clear()

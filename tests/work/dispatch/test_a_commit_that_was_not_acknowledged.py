@@ -16,6 +16,7 @@ from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import attempts
+from consumer.ledger.handling.runs import Finished
 from consumer.ledger.tables import DeadLetterRow
 from consumer.plugin import Context, Event, handles
 from consumer.work.dispatch import result_writer
@@ -32,11 +33,12 @@ async def test_is_stored_again_and_is_there_once(
     lost: set[tuple[str, int]] = set()
     store, transaction = result_writer.store, database.transaction
 
-    async def noted(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> None:
-        await store(session, results, worker=worker, now=now)
+    async def noted(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> Finished:
+        done = await store(session, results, worker=worker, now=now)
         if fresh := {(one.run.event_id, one.run.attempts) for one in results} - lost:
             lost.update(fresh)
             stored_in.append(session)
+        return done
 
     @asynccontextmanager
     async def unacknowledged() -> AsyncIterator[AsyncSession]:
@@ -57,6 +59,7 @@ async def test_is_stored_again_and_is_there_once(
     await shop.publish(order_paid(1), order_paid(2))
     async with shop.working():
         await eventually(lambda: shop.count("broken", "dead", 2), within_s=30)
+        await eventually(lambda: shop.figure("consumer_work_run_seconds_count", handler="broken") == 4)
     await assert_each_is_there_once(database, {"evt_1", "evt_2"})
     assert len(lost) == 4, "each of the attempts lost its answer"
 
@@ -77,10 +80,11 @@ async def test_a_worker_that_is_stopped_while_it_stores(
     committed, transaction, store = asyncio.Event(), database.transaction, result_writer.store
     stored_in: list[AsyncSession] = []
 
-    async def noted(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> None:
-        await store(session, results, worker=worker, now=now)
+    async def noted(session: AsyncSession, results: Sequence[Result], *, worker: str, now: datetime) -> Finished:
+        done = await store(session, results, worker=worker, now=now)
         if not committed.is_set():
             stored_in.append(session)
+        return done
 
     @asynccontextmanager
     async def slow() -> AsyncIterator[AsyncSession]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,14 +14,14 @@ from sqlalchemy import select
 from consumer.broker import Broker
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.handling import attempts
+from consumer.ledger.handling import attempts, dead, runs
 from consumer.ledger.handling.runs import ClaimedRun
 from consumer.ledger.leases import CLAIM_LEASE_S
 from consumer.ledger.tables import DeadLetterRow, RunRow
 from consumer.plugin import Context, Event, Handler, Reject, RetryLater, declared, handles
 from consumer.work.dispatch import dispatcher
-from consumer.work.dispatch.result_writer import Result, conclude
-from consumer.work.outcome import Outcome, Succeeded
+from consumer.work.dispatch.result_writer import Result, conclude, store
+from consumer.work.outcome import Outcome, Succeeded, failed
 from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
@@ -323,3 +324,78 @@ async def test_an_attempt_of_which_nothing_can_be_concluded_is_a_failure_and_hol
     await shop.publish(order_paid(1))
     async with shop.working():
         await until_statuses(shop, ["dead"])
+
+
+async def test_a_failure_of_a_run_that_is_anothers_by_then_is_told_to_nobody(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: H9, O8
+    told: list[Result] = []
+
+    @handles("order.paid", name="test:ship", attempts=1)
+    async def ship(event: Event, ctx: Context) -> None:
+        """Nothing."""
+
+    async def is_lost(*_: object) -> Outcome:
+        live.clock.advance(CLAIM_LEASE_S + 1)
+        await taken_over(database, live, "another")
+        return failed(RuntimeError("it has gone already"))
+
+    found = declared(ship)
+    assert found is not None
+    live = Live(database, {}, application="default", more=[found])
+    monkeypatch.setattr(live._executor, "effect", is_lost)
+    live._dispatcher._observe = told.append
+    try:
+        await live.arrive(order_paid(1))
+        assert await live.make_up() == 1
+        [(status, used, _, claimed_by)] = await stored(database)
+        assert (status, used, claimed_by, told) == ("retrying", 0, "another", [])
+    finally:
+        await live.close()
+
+
+async def test_a_success_after_the_run_died_elsewhere_settles_its_letter_and_says_what_happened(
+    database: Database,
+) -> None:
+    # case: F30, R10
+    refuses = True
+
+    @handles("order.paid", name="test:ship")
+    async def ship(event: Event, ctx: Context) -> None:
+        if refuses:
+            raise Reject("409 already shipped")
+
+    found = declared(ship)
+    assert found is not None
+    live = Live(database, {}, application="default", more=[found])
+    try:
+        await live.arrive(order_paid(1, "A-1"), order_paid(2, "A-1"))
+        began, [slow] = live.clock.now(), await taken_over(database, live, "slow")
+        live.clock.advance(CLAIM_LEASE_S + 1)
+        assert await live.make_up() == 1
+        assert await live.unfinished() == [("evt_2", "test:ship", "parked")]
+        async with database.transaction() as session:
+            late = conclude(found, slow, order_paid(1, "A-1"), Succeeded(), worker="slow", started_at=began,
+                            now=live.clock.now())  # fmt: skip
+            done = await store(session, [late], worker="slow", now=live.clock.now())
+        assert (done.let_go, done.revived) == (1, frozenset({slow.id}))
+        async with database.reading() as session:
+            kept = await attempts.of_event(session, "default", "evt_1")
+            [letter] = (await session.execute(select(DeadLetterRow))).scalars()
+            assert await dead.search(session, dead.DeadFilter()) == []
+        assert [(one.outcome, one.worker) for one in kept] == [("dead", "dispatcher"), ("succeeded", "slow")]
+        assert (kept[1].started_at, kept[1].finished_at) == (began, live.clock.now())
+        assert (letter.settled_as, letter.settled_at) == ("succeeded", live.clock.now())
+        refuses = False
+        assert await live.make_up() == 1
+        assert await live.unfinished() == []
+    finally:
+        await live.close()
+
+
+async def taken_over(database: Database, live: Live, worker: str) -> Sequence[ClaimedRun]:
+    """What is due is claimed by another worker."""
+    async with database.transaction() as session:
+        return await runs.claim(session, handler="test:ship", worker=worker, limit=1, now=live.clock.now(),
+                                lease_s=CLAIM_LEASE_S)  # fmt: skip

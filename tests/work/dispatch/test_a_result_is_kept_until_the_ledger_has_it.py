@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from consumer.clock import DrivenClock
 from consumer.errors import LedgerUnavailable
-from consumer.ledger.handling.runs import ClaimedRun
+from consumer.ledger.handling.lanes import RunId
+from consumer.ledger.handling.runs import ClaimedRun, Finished
 from consumer.plugin import Context, Event, Handler
 from consumer.work.dispatch import result_writer as module
 from consumer.work.dispatch.result_writer import GROUP_MAX, Result, ResultWriter, conclude
@@ -70,19 +71,26 @@ class Writing:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *fails: bool) -> None:
         self.ledger, self.clock, self.told = Ledger(*fails), DrivenClock(), list[tuple[int, int]]()
+        self.known = frozenset[RunId]()
         database: Any = self.ledger
 
-        async def store(_: object, group: Sequence[Result], *, worker: str, now: datetime) -> int:
+        async def store(_: object, group: Sequence[Result], *, worker: str, now: datetime) -> Finished:
             assert (worker, now) == ("w", self.clock.now())
             self.ledger.groups.append([one.run.event_id for one in group])
-            return 3
+            fresh = frozenset(one.run.id for one in group) - self.known
+            self.known |= fresh
+            return Finished(let_go=3, stored=fresh)
+
+        def told(some: Sequence[Result], done: Finished) -> None:
+            assert done.stored == {one.run.id for one in some}, "also what a commit stored that was not acknowledged"
+            self.told.append((len(some), done.let_go))
 
         monkeypatch.setattr(module, "store", store)
         self.writer = ResultWriter(
             database=database,
             clock=self.clock,
             worker="w",
-            on_stored=lambda some, go: self.told.append((len(some), go)),
+            on_stored=told,
         )
 
     def add(self, count: int) -> None:

@@ -19,6 +19,7 @@ from consumer.errors import HandlerTimeout, LedgerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.handling import events, queue, runs
 from consumer.ledger.handling.handlers import ALL, Paused
+from consumer.ledger.handling.runs import Finished
 from consumer.plugin import Context, Event, Handler, handles
 from consumer.retry import Failure
 from consumer.work.dispatch import dispatcher as module
@@ -104,9 +105,12 @@ class Desk:
 def test_what_is_stored_is_told_and_looked_behind_only_where_something_may_be_due() -> None:
     desk, done, slip = Desk(), result(Succeeded()), result(SLIP, number=2)
     for results, let_go, wakes in (([done], 0, False), ([done], 1, True), ([slip], 0, True), ([slip, done], 0, True)):
-        desk.it._stored(results, let_go)
+        desk.it._stored(results, Finished(let_go=let_go, stored=frozenset(one.run.id for one in results)))
         assert desk.wakes() is wakes
     assert [one.run.event_id for one in desk.seen] == ["evt_1", "evt_1", "evt_2", "evt_2", "evt_1"]
+    desk.it._stored([slip, done], Finished(stored=frozenset({done.run.id})))
+    assert desk.wakes()
+    assert [one.run.event_id for one in desk.seen[5:]] == ["evt_1"], "the other was another worker's by then"
 
 
 def test_what_is_over_is_counted_once_and_looked_behind_where_older_ones_wait() -> None:

@@ -43,7 +43,8 @@ def result(status: RunStatus, code: str | None = None, trace: str | None = None)
                       code=code, reason=code, fingerprint="f", trace=trace, code_version="v1", worker="w",
                       started_at=AT, finished_at=AT)  # fmt: skip
     finish = Finish(run=claimed, status=status, blocking=False, attempts=1, code=code, reason=code)
-    return Result(finish=finish, attempt=attempt if code else None, seconds=2.5, event=order_paid(1))
+    return Result(finish=finish, attempt=attempt if code else None, seconds=2.5, ended_at=AT,
+                  event=order_paid(1))  # fmt: skip
 
 
 class Page:

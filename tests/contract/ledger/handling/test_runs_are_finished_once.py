@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from consumer.ledger import Database
 from consumer.ledger.handling import attempts, queue, runs
+from consumer.ledger.handling.runs import Finished
 from consumer.ledger.tables import REASON_CHARS, RunStatus
 from consumer.plugin import RetryLater
 from tests.contract.ledger.facts import (
@@ -33,6 +34,46 @@ async def test_a_success_counts_although_the_claim_was_lost(database: Database) 
     await claim(database, "quick", at_s=5)
     await end(database, "slow", finish(slow))
     assert await statuses(database, (1, 2)) == ["succeeded", "retrying"]
+
+
+# case: F30, H1, R10
+async def test_a_success_counts_although_the_run_died_of_another_workers_attempt(database: Database) -> None:
+    """That one was told that the parcel had gone already."""
+    await store(database, *lane(1, 2), run(3, key="order:3"))
+    slow, also = await claim(database, "slow", lease_s=1)
+    quick = (await claim(database, "quick", at_s=5, limit=1))[0]
+    await end(database, "quick", finish(quick, RunStatus.DEAD, blocking=True))
+    assert await statuses(database, (1, 2)) == ["dead", "parked"]
+    async with database.transaction() as session:
+        done = await runs.finish(session, [finish(slow), finish(also)], worker="slow", now=later(6))
+    assert done == Finished(let_go=1, stored=frozenset({slow.id, also.id}), revived=frozenset({slow.id}))
+    assert await statuses(database, (1, 2, 3)) == ["succeeded", "retrying", "succeeded"]
+    found = await row(database, 1)
+    assert (found.code, found.reason, found.blocking, found.updated_at) == (None, None, False, later(6))
+
+
+async def test_a_success_does_not_count_where_the_run_was_given_up_or_a_plan_began_it_anew(database: Database) -> None:
+    await store(database, run(1), run(2, key="order:2"))
+    claimed = await claim(database, "slow", lease_s=1)
+    old = [finish(replace(one, plan="old")) for one in claimed]
+    for one in await claim(database, "quick", at_s=5):
+        await end(database, "quick", finish(one, RunStatus.DEAD if one.seq == 1 else RunStatus.SKIPPED, blocking=True))
+    async with database.transaction() as session:
+        assert await runs.finish(session, old, worker="slow", now=later(6)) == Finished()
+        current = [finish(one) for one in claimed if one.seq == 2]
+        assert await runs.finish(session, current, worker="slow", now=later(6)) == Finished()
+    assert await statuses(database, (1, 2)) == ["dead", "skipped"]
+
+
+async def test_which_ends_count_is_told(database: Database) -> None:
+    await store(database, *(run(number, key=f"order:{number}") for number in (1, 2, 3)))
+    lost, late, kept = await claim(database, "slow", lease_s=1)
+    quick = await claim(database, "quick", at_s=5, limit=2)
+    await end(database, "quick", *(finish(one) for one in quick if one.seq == 2))
+    failed = [finish(one, RunStatus.RETRYING, blocking=True, next_s=9) for one in (lost, kept)]
+    async with database.transaction() as session:
+        done = await runs.finish(session, [*failed, finish(late)], worker="slow", now=later(6))
+    assert done == Finished(stored=frozenset({kept.id}))
 
 
 async def test_a_failure_does_not_count_when_the_claim_was_lost(database: Database) -> None:

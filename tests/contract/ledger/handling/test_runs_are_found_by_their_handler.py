@@ -28,7 +28,7 @@ async def test_of_thousands_all_are_found(sqlite_ledger: Database) -> None:
 
 async def test_finishing_nothing_lets_nothing_go(sqlite_ledger: Database) -> None:
     async with sqlite_ledger.transaction() as session:
-        assert await runs.finish(session, [], worker="w", now=event(1).received_at) == 0
+        assert await runs.finish(session, [], worker="w", now=event(1).received_at) == runs.Finished()
 
 
 # case: O5

@@ -14,6 +14,8 @@ from tests.contract.ledger.facts import NOW, finish
 class Nothing(list[Any]):
     """A result without rows."""
 
+    rowcount = 0
+
     def all(self) -> list[Any]:
         """As a result does."""
         return []
