@@ -47,6 +47,9 @@ IDLE_S, QUIET_S = 0.5, 2.0
 RETRY_S = 0.5
 GIVE_BACK_WITHIN_S = 5.0
 UNBEGUN_S = 5.0
+TRANSACTIONS_MAX = 8
+"""So many attempts in transactions of their own at once, each of which has a connection for as long as it takes: who
+renews the claims needs one of the pool's, too."""
 LATER = datetime.max.replace(tzinfo=UTC)
 
 _log = structlog.get_logger(__name__)
@@ -292,6 +295,9 @@ class Dispatcher:
         # Of one that fails no more begin than results are stored: whether it is paused is decided by those.
         begun = self._unstored if self._ahead.is_failing(handler.name) else self._busy
         room = min(own - begun[handler.name], self._concurrency - self._busy.total())
+        if handler.transactional:
+            others = (one.name for one in self._registry.handlers if one.transactional)
+            room = min(room, TRANSACTIONS_MAX - sum(self._busy[name] for name in others))
         if self.is_careful:  # what is not stored is left behind, too
             room = min(room, 1 - self._unstored.total())
         return self._breakers.room(handler, now, room) if room > 0 else 0

@@ -17,6 +17,7 @@ from consumer.broker import Broker
 from consumer.clock import DrivenClock
 from consumer.errors import HandlerTimeout, LedgerUnavailable
 from consumer.ledger import Database
+from consumer.ledger.engine.database import POOL_SIZE
 from consumer.ledger.handling import events, queue, runs
 from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.ledger.handling.runs import Finished
@@ -123,6 +124,17 @@ def test_what_is_over_is_counted_once_and_looked_behind_where_older_ones_wait() 
     desk.it._caught_up = {NOTE.name}
     desk.it._forget([run])
     assert desk.wakes()
+
+
+# case: G2
+def test_transactions_that_take_long_leave_connections_to_who_renews_the_claims() -> None:
+    desk, now = Desk(), DrivenClock().now()
+    note = replace(NOTE, concurrency=100)
+    assert desk.it._room(note, now) == module.TRANSACTIONS_MAX < POOL_SIZE
+    desk.it._busy[NOTE.name] = module.TRANSACTIONS_MAX - 1
+    assert desk.it._room(replace(note, name="shop:other"), now) == 1
+    desk.it._busy[NOTE.name] += 1
+    assert (desk.it._room(note, now), desk.it._room(SHIP, now)) == (0, SHIP.concurrency)
 
 
 # case: H4
