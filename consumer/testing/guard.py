@@ -19,7 +19,7 @@ from typing import Any
 from consumer.plugin import Handler
 from consumer.testing.blocking import Steps
 from consumer.testing.refusal import NetworkRefused, Refused, refuse
-from consumer.work.execution.interpreter import Connection, forget, listen
+from consumer.work.execution.network.interpreter import Connection, forget, listen
 from consumer.work.place import Home, Place, home_of, place_of_waiting, place_on_stack
 
 _running: ContextVar[Running | None] = ContextVar("kit_running", default=None)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from consumer.broker.base import Lag, Partition
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
 from consumer.work.dispatch.dispatcher import Dispatcher
-from consumer.work.execution import network_in_transaction
 from consumer.work.execution.executor import Executor
 from consumer.work.execution.loop_pool import LOST_AFTER_S
+from consumer.work.execution.network import network_in_transaction
 from consumer.work.execution.watchdog import CUTOFF_S, Watchdog
 from consumer.work.ingest.ingest import Ingest
 from consumer.work.outbound.dead_letters import DeadLetters

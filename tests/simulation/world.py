@@ -22,7 +22,8 @@ from consumer.sandbox.engine.events import public_id
 from consumer.sandbox.engine.records import Event as SentEvent
 from consumer.sync.reconcile.state import load_state
 from consumer.wire import OWN_PREFIXES, pack_delivery
-from consumer.work.execution import loop_pool, network_in_transaction
+from consumer.work.execution import loop_pool
+from consumer.work.execution.network import network_in_transaction
 from tests.promises.lives import Life
 from tests.simulation import ledger, roles
 from tests.simulation.acts import Acts, play

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from consumer.work.execution.interpreter import Connection, forget, listen
+from consumer.work.execution.network.interpreter import Connection, forget, listen
 
 HOST = "127.0.0.1"
 

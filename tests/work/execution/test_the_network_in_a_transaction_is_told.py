@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from consumer.broker import Broker
 from consumer.ledger import Database
 from consumer.plugin import Context, Event, Handler, handles
-from consumer.work.execution import network_in_transaction
 from consumer.work.execution.executor import Executor
+from consumer.work.execution.network import network_in_transaction
 from consumer.work.outcome import Succeeded
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid

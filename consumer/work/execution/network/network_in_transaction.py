@@ -13,7 +13,7 @@ from types import FrameType
 import structlog
 
 from consumer.work.execution.handler_call import HandlerCall, current_call
-from consumer.work.execution.interpreter import Connection, forget, listen
+from consumer.work.execution.network.interpreter import Connection, forget, listen
 from consumer.work.place import Home, home_of, place_of_waiting, place_on_stack
 
 TOLD_MAX = 100

@@ -1,0 +1,1 @@
+"""Network: who is connected with, and where a transactional handler does so."""
