@@ -71,7 +71,8 @@ EVENTS = {
     },
     "once for a handler that did harm, which then pauses or moves": {
         "handler_blocks_its_loop", "handler_blocks_the_worker", "handler_cannot_be_cut_off", "handler_cut_off",
-        "handler_ignores_cancellation", "handler_loop_disturbed", "handler_loop_left_behind", "handler_lost_its_loop",
+        "handler_holds_threads", "handler_ignores_cancellation", "handler_loop_disturbed", "handler_loop_left_behind",
+        "handler_lost_its_loop",
         "handler_moved_to_its_own_loop", "handler_paused_itself", "loop_blocked", "network_in_transaction",
     },
 }  # fmt: skip

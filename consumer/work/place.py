@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from consumer.telemetry.redaction import scrub
@@ -87,6 +87,11 @@ def place_of_waiting(work: Any, home: Home) -> Place | None:
     return found
 
 
+def place_at(code: CodeType, line: int) -> Place:
+    """This line of this code."""
+    return Place(shown(code.co_filename), line, getattr(code, "co_qualname", code.co_name)[:FUNCTION_MAX_CHARS])
+
+
 def place_of_import(error: BaseException, package: str) -> Place | None:
     """Where the import of a package failed: its innermost line, or the line that a syntax error names."""
     if isinstance(error, SyntaxError) and error.filename:
@@ -134,8 +139,7 @@ def _frames(trace: TracebackType | None) -> Iterable[tuple[FrameType, int]]:
 
 
 def _place(frame: FrameType, line: int) -> Place:
-    name = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
-    return Place(shown(frame.f_code.co_filename), line, name[:FUNCTION_MAX_CHARS])
+    return place_at(frame.f_code, line)
 
 
 def _package(module: str) -> str:

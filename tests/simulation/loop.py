@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from consumer.clock import Clock
+from consumer.work.execution.matter import Matter
 
 Task = asyncio.Task[Any]
 H = TypeVar("H", bound=asyncio.Handle)
@@ -200,9 +201,9 @@ class SameLoop:
             asyncio.get_running_loop().call_soon(what, *arguments)
         return not self._is_over
 
-    def create_task(self, work: Coroutine[Any, Any, Any], name: str) -> Task:
+    def create_task(self, work: Coroutine[Any, Any, Any], matter: Matter) -> Task:
         """A task."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
+        task = asyncio.get_running_loop().create_task(work, name=matter.name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

@@ -17,6 +17,7 @@ from consumer.plugin import Context, Event, handles
 from consumer.plugin.http import open_session
 from consumer.testing import Answer, Workbench
 from consumer.work.execution.loop_thread import THREADS, LoopThread
+from consumer.work.execution.matter import Matter
 
 
 @asynccontextmanager
@@ -95,7 +96,7 @@ async def test_hung_threads_of_a_handler_keep_no_other_from_its_request() -> Non
         answered.set()
 
     def begin(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        loop.create_task(work(), "handler")
+        loop.create_task(work(), Matter("handler"))
 
     loop.start()
     try:

@@ -25,7 +25,8 @@ from consumer.work.execution.handler_call import Calling, HandlerCall, contain_t
 from consumer.work.execution.loop_call import NOT_BEGUN, LoopCall
 from consumer.work.execution.loop_pool import TASK_PREFIX, LoopPool
 from consumer.work.execution.loop_thread import STOOD_STILL_S, LoopThread
-from consumer.work.outcome import Outcome, Succeeded, failed, type_name
+from consumer.work.execution.matter import current
+from consumer.work.outcome import Failed, Outcome, Succeeded, failed, type_name
 from consumer.work.place import home_of, place_of_waiting
 
 CANCEL_GRACE_S = 2.0
@@ -42,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Executor:
-    """Runs handlers. Keeps those that ignore their cancellation in sight, so that they can be counted.
+    """Runs handlers. Keeps those that go on when their attempt is over in sight, so that they can be counted.
 
     `give_up` (handler, reason) is called for one that does so in the caller's transaction; it does not return. Without
     it, that is logged, once a call.
@@ -55,7 +56,7 @@ class Executor:
 
     @property
     def abandoned(self) -> int:
-        """How many handlers still run although their time is over and they were cancelled."""
+        """How many attempts go on although they are over: they ignore that they were cancelled, or hold a thread."""
         return sum(self.abandoned_by().values())
 
     def abandoned_by(self) -> Counter[str]:
@@ -68,11 +69,18 @@ class Executor:
         time was not late: that costs it nothing."""
 
         async def attempt(loop: LoopThread) -> Outcome:
-            return await _guarded(handler, handler.function, _own(handler, event), make(loop))
+            outcome = await _guarded(handler, handler.function, _own(handler, event), make(loop))
+            matter = current()
+            if matter is None or not matter.left or isinstance(outcome, Failed):
+                return outcome
+            error = await matter.rest()
+            return outcome if error is None else failed(error, home_of(handler.function), about=[event])
 
         call = self.pool.begin(handler, attempt)
         try:
             if (outcome := await _within(handler.timeout_s, call)) is not None:
+                if call.threads:  # it gave a call in a thread up, and went on without
+                    self._abandon(call)
                 return outcome
             call.cancel()
             ended, _ = await asyncio.wait({call.future}, timeout=CANCEL_GRACE_S)
@@ -83,9 +91,10 @@ class Executor:
             self.pool.forget(call)
         if not call.has_begun:
             return NOT_BEGUN
-        if not ended and call.is_running:
+        if call.threads or (not ended and call.is_running):
             self._abandon(call)
-        late = HandlerTimeout(f"the handler did not finish in {handler.timeout_s:g} s")
+        who = f"what the handler began and left behind, in {call.stuck_at}," if call.stuck_at else "the handler"
+        late = HandlerTimeout(f"{who} did not finish in {handler.timeout_s:g} s")
         return failed(late, home_of(handler.function))
 
     async def transactional(
@@ -135,7 +144,10 @@ class Executor:
 
     def _abandon(self, call: LoopCall) -> None:
         count = self.abandoned + 1
-        _log.error("handler_ignores_cancellation", handler=call.handler.name, abandoned=count)
+        if threads := call.lose_threads():
+            _log.error("handler_holds_threads", handler=call.handler.name, abandoned=count, threads=threads)
+        else:
+            _log.error("handler_ignores_cancellation", handler=call.handler.name, abandoned=count)
         if count <= ABANDONED_MAX:
             self._abandoned.append(call)
 

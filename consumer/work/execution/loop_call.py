@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 from consumer.plugin import Handler
 from consumer.retry import Failure
 from consumer.work.execution.loop_thread import LoopThread
+from consumer.work.execution.matter import Matter
 from consumer.work.outcome import Failed, Outcome, failed
 
 Attempt = Callable[[LoopThread], Coroutine[object, object, Outcome]]
@@ -45,12 +47,23 @@ class LoopCall:
         self._asker = asker
         self._is_home = is_home
         self._task: asyncio.Task[None] | None = None
+        self._matter: Matter | None = None
         self._is_over = False
 
     @property
     def is_running(self) -> bool:
-        """Whether the handler still runs."""
-        return self._task is not None and not self._task.done()
+        """Whether the handler still runs, or work of it in a thread."""
+        return self.threads > 0 or (self._task is not None and not self._task.done())
+
+    @property
+    def threads(self) -> int:
+        """How many threads it holds."""
+        return 0 if self._matter is None else len(self._matter.threads)
+
+    @property
+    def stuck_at(self) -> str | None:
+        """Where what it left behind was begun, if that took all of its time."""
+        return None if self._matter is None else self._matter.stuck_at
 
     def send_to(self, loop: LoopThread, *, on_moved: Callable[[LoopCall], None]) -> None:
         """Have it started on `loop`; `on_moved` hears when the handler lives elsewhere by then."""
@@ -75,13 +88,21 @@ class LoopCall:
         if self.loop is not None:
             self.loop.call(self._cancel)
 
+    def lose_threads(self) -> int:
+        """From the asker's loop: the attempt is over, and what threads it holds are not to be reckoned with. Returns
+        how many that are."""
+        if (count := self.threads) and self.loop is not None:
+            self.loop.call(self.loop.lose_threads, count)
+        return count
+
     # --- on the handler's loop ---------------------------------------------------------------------------------
 
     def _begin(self, loop: LoopThread, on_moved: Callable[[LoopCall], None]) -> None:
         if self._is_over or self.future.done():
             return
-        self._task = loop.create_task(self._enter(loop), name=f"handler:{self.handler.name}")
-        self._task.add_done_callback(lambda task: self._done(task, on_moved))
+        self._matter = Matter(f"handler:{self.handler.name}", self.handler.function)
+        self._task = loop.create_task(self._enter(loop), self._matter)
+        self._task.add_done_callback(partial(self._done, self._matter, on_moved))
 
     async def _enter(self, loop: LoopThread) -> None:
         """The attempt; nothing when it was over while this stood in line, or the handler was moved elsewhere. How it
@@ -95,7 +116,8 @@ class LoopCall:
         if self._task is not None:
             self._task.cancel()
 
-    def _done(self, task: asyncio.Task[None], on_moved: Callable[[LoopCall], None]) -> None:
+    def _done(self, matter: Matter, on_moved: Callable[[LoopCall], None], task: asyncio.Task[None]) -> None:
+        matter.end()
         if task.cancelled():
             self._tell(self.settle, CANCELLED)
         elif (error := task.exception()) is not None:

@@ -10,43 +10,34 @@ import asyncio
 import contextlib
 import selectors
 import socket
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, ContextVar, copy_context
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, TypeVarTuple
 
 import aiohttp
 import structlog
 
 from consumer.plugin.http import open_session
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
+from consumer.work.execution.matter import Descendant, Matter, Threads, current, descendant, first_task
 
-THREADS = 64
-"""For the handlers' `asyncio.to_thread`."""
+THREADS, HUNG_MOST = 64, 32
+"""For the handlers' `asyncio.to_thread`. When so many of them hang there are new ones, before nobody has any."""
 ENDING_S = 1.0
 LET_GO_S = 0.5
 STOOD_STILL_S = 1.0
 """A timer that is so late was so because the whole process, or its loop, stood still."""
 
 T = TypeVar("T")
-Work = Coroutine[Any, Any, T] | Generator[Any, None, T]
-"""What a loop may be given to make a task of."""
+Ts = TypeVarTuple("Ts")
 
 _log = structlog.get_logger(__name__)
-_root: ContextVar[str | None] = ContextVar("loop_thread_root", default=None)
-
-
-class Descendant(asyncio.Task[T]):
-    """A task on a loop of ours; `root` is the name of the one that it came of. What it is called itself is free."""
-
-    def __init__(self, work: Work[T], **named: Any) -> None:
-        self.root = _root.get()
-        # A loop's task factory is declared for generators, too; from Python 3.14 on a task is not.
-        super().__init__(cast(Coroutine[Any, Any, T], work), **named)
 
 
 class _Selector(selectors.DefaultSelector):
@@ -72,11 +63,27 @@ class _HandlerLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._waits = _Selector()
         super().__init__(self._waits)
-        self.set_default_executor(ThreadPoolExecutor(THREADS, "handler"))
+        self._threads = self._new_threads()
         self._lookups = ThreadPoolExecutor(thread_name_prefix="lookup")
 
     def time(self) -> float:
         return super().time() - self._waits.stood_still_s
+
+    def renew_threads(self) -> None:
+        """Fresh ones, as many as there were; those that come back end when there is nothing left for them."""
+        hung, self._threads = self._threads, self._new_threads()
+        hung.shutdown(wait=False)
+
+    def _new_threads(self) -> Threads:
+        threads = Threads(THREADS, "handler")
+        self.set_default_executor(threads)
+        return threads
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        if (matter := current()) is not None:
+            matter.began(future, sys._getframe(1))
+        return future
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
         look = partial(socket.getaddrinfo, host, port, **options)
@@ -95,7 +102,7 @@ class LoopThread:
     ) -> None:
         self.name = name
         self._loop = _HandlerLoop()
-        self._loop.set_task_factory(_descendant)
+        self._loop.set_task_factory(descendant)
         self._watch = LoopWatch(
             interval_s=min(0.25, blocked_after_s / 4),
             blocked_after_s=blocked_after_s,
@@ -105,6 +112,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name[:60], daemon=True)
         self._asked: deque[tuple[Context, Callable[..., None], tuple[object, ...]]] = deque()
         self._is_told = False
+        self._hung = 0
         self._ending = False
         self._tasks: set[asyncio.Task[object]] = set()
         self._http: aiohttp.ClientSession | None = None
@@ -150,16 +158,19 @@ class LoopThread:
             context, what, arguments = self._asked.popleft()
             self._loop.call_soon(what, *arguments, context=context)
 
-    def create_task(self, work: Coroutine[object, object, T], name: str) -> asyncio.Task[T]:
-        """A task on the loop; call on the loop only."""
-        before = _root.set(name)
-        try:
-            task = self._loop.create_task(work, name=name)
-        finally:
-            _root.reset(before)
+    def create_task(self, work: Coroutine[object, object, T], matter: Matter) -> asyncio.Task[T]:
+        """A task on the loop, of which what comes is `matter`; call on the loop only."""
+        task = first_task(work, self._loop, matter)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def lose_threads(self, count: int) -> None:
+        """So many of its threads hang in calls whose time is over; call on the loop only."""
+        self._hung += count
+        if self._hung >= HUNG_MOST:
+            self._hung = 0
+            self._loop.renew_threads()
 
     def give_up(self) -> None:
         """It does not come back: should it ever, it ends then."""
@@ -216,10 +227,6 @@ class LoopThread:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather itself does
 
 
-def _descendant(loop: asyncio.AbstractEventLoop, work: Work[T], **named: Any) -> asyncio.Task[T]:
-    return Descendant(work, loop=loop, **named)
-
-
 def _root_of(task: asyncio.Task[Any]) -> str:
-    root = task.root if isinstance(task, Descendant) else None
-    return root or task.get_name()
+    matter = task.matter if isinstance(task, Descendant) else None
+    return task.get_name() if matter is None else matter.name

@@ -100,7 +100,7 @@ class Pauser:
         self._pause(name, self._rules.blocked(name))
 
     def abandoned(self, running: Mapping[str, int]) -> None:
-        """How many attempts ignore their cancellation, by handler."""
+        """How many attempts go on although they are over, by handler."""
         for name, count in running.items():
             self._pause(name, self._rules.abandoned(name, count))
 

@@ -145,10 +145,10 @@ class PauseRules:
         return self._stop(handler, f"blocked {loops} event loops for good") if loops >= LOST_MAX else None
 
     def abandoned(self, handler: str, running: int) -> str | None:
-        """That many attempts still run although they were cancelled."""
+        """That many attempts go on although they are over, as tasks or in threads."""
         if running < ABANDONED_MAX:
             return None
-        return self._stop(handler, f"{running} attempts ignore their cancellation")
+        return self._stop(handler, f"{running} attempts ignore their cancellation, or hang in threads")
 
     def _stop(self, handler: str, reason: str, application: str = ALL) -> str | None:
         if not self._stopped.isdisjoint({(handler, ALL), (handler, application)}):

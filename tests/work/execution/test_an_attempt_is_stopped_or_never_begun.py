@@ -15,6 +15,7 @@ from consumer.plugin import Context, Event, declared, handles
 from consumer.work.execution.executor import _within
 from consumer.work.execution.loop_call import CANCELLED, DISPLACED, ENDED, LoopCall
 from consumer.work.execution.loop_thread import _HandlerLoop
+from consumer.work.execution.matter import Matter
 from consumer.work.outcome import Failed, Outcome, Succeeded
 
 
@@ -35,9 +36,9 @@ class Line:
         self.waiting.append((what, arguments))
         return not self._is_over
 
-    def create_task(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+    def create_task(self, work: Coroutine[Any, Any, Any], matter: Matter) -> asyncio.Task[Any]:
         """As a LoopThread does."""
-        return asyncio.get_running_loop().create_task(work, name=name)
+        return asyncio.get_running_loop().create_task(work, name=matter.name)
 
     async def work_off(self) -> None:
         """Call what waits, and let it go as far as it goes by itself."""

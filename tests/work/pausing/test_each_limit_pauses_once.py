@@ -98,7 +98,7 @@ def test_loops_lost_and_attempts_left_behind() -> None:
     assert rules.lost("h", 3) == "blocked 3 event loops for good"
     assert rules.lost("h", 4) is None
     assert rules.abandoned("a", 19) is None
-    assert rules.abandoned("a", 20) == "20 attempts ignore their cancellation"
+    assert rules.abandoned("a", 20) == "20 attempts ignore their cancellation, or hang in threads"
     assert rules.abandoned("a", 21) is None
 
 

@@ -20,6 +20,7 @@ from consumer.work.execution.executor import Executor
 from consumer.work.execution.loop_call import CANCELLED, DISPLACED, LoopCall
 from consumer.work.execution.loop_pool import Harm, LoopPool
 from consumer.work.execution.loop_thread import LoopThread
+from consumer.work.execution.matter import Matter
 from consumer.work.outcome import Outcome, Succeeded
 from tests.support.ports import eventually
 from tests.work.workshop import order_paid
@@ -285,7 +286,7 @@ async def test_what_a_handlers_children_are_called_stays_as_it_was() -> None:
         done.set()
 
     def begin() -> None:
-        loop.create_task(parent(), "handler:shop:blocks")
+        loop.create_task(parent(), Matter("handler:shop:blocks"))
 
     loop.start()
     loop.call(begin)
@@ -310,8 +311,8 @@ async def test_a_real_loop_goes_on_after_an_exit_and_ends_with_all_that_was_on_i
             ended.append(f"cancelled, closed: {loop.http.closed}")
 
     def begin() -> None:
-        exiting.append(loop.create_task(exits(), "exits"))
-        loop.create_task(waits(), "waits")
+        exiting.append(loop.create_task(exits(), Matter("exits")))
+        loop.create_task(waits(), Matter("waits"))
         seen.extend([loop.http, loop.http])
 
     loop.start()
@@ -347,7 +348,7 @@ async def test_a_real_loop_that_was_given_up_ends_what_still_runs_on_it_when_it_
         goes_on.wait(20)
 
     def blocks() -> None:
-        loop.create_task(waits(), "waits")
+        loop.create_task(waits(), Matter("waits"))
         loop.call(blocked.set)
         loop.call(holds)
 

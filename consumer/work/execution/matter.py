@@ -1,0 +1,129 @@
+"""Matter: all that came of one call of an effect handler on its loop: its tasks, and its work in threads.
+
+What the author's code began, and left behind when the handler returned, is waited for: it may be the effect. What a
+library began is the library's own: a connection's reader or a client's keepalive outlives many calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future as ThreadFuture
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, ContextVar
+from functools import cached_property
+from types import CodeType, FrameType
+from typing import Any, TypeVar, cast
+
+from consumer.work.place import Home, home_of, place_at
+
+T = TypeVar("T")
+Work = Coroutine[Any, Any, T] | Generator[Any, None, T]
+"""What a loop may be given to make a task of."""
+
+_matter: ContextVar[Matter | None] = ContextVar("matter", default=None)
+
+
+class Matter:
+    """One call. `name` is that of its first task; `function` the author's, by which his code is known; without it
+    nothing is known as his. `threads`: its work in threads that has not ended, whoever began it."""
+
+    def __init__(self, name: str, function: Callable[..., Any] | None = None) -> None:
+        self.name = name
+        self.threads: set[ThreadFuture[Any]] = set()
+        self.left: dict[asyncio.Future[Any], tuple[CodeType, int]] = {}
+        """What the author's code began and nobody has looked at yet, and where."""
+        self.is_over = False
+        self.stuck_at: str | None = None
+        self._function = function
+
+    @cached_property
+    def _home(self) -> Home | None:
+        return None if self._function is None else home_of(self._function)
+
+    def began(self, what: asyncio.Future[Any], frame: FrameType | None) -> None:
+        """This was begun there; asyncio and we stand between."""
+        while frame is not None and _is_between(frame):
+            frame = frame.f_back
+        if self.is_over or frame is None or self._home is None or not self._home.has(frame):
+            return
+        self.left[what] = (frame.f_code, frame.f_lineno)
+        what.add_done_callback(self._ended)
+
+    async def rest(self) -> BaseException | None:
+        """Wait for what the author's code left behind. Returns the errors that nobody looked at, as a group. Cancelled,
+        it cancels that, waits for it all the same, and `stuck_at` says where the first of it was begun."""
+        late: set[asyncio.Future[Any]] = set()
+        while alive := [one for one in self.left if not one.done()]:
+            late.update(alive)
+            try:
+                await asyncio.wait(alive)
+            except asyncio.CancelledError:
+                self.stuck_at = str(place_at(*self.left[alive[0]]))
+                for one in alive:
+                    one.cancel()
+                await asyncio.wait(alive)
+                raise
+        ended = [one for one in self.left if not one.cancelled() and (one in late or one._log_traceback)]
+        errors = [error for one in ended if (error := one.exception()) is not None]
+        return BaseExceptionGroup("left behind", errors) if errors else None
+
+    def end(self) -> None:
+        """The attempt is over: what begins from now on is nobody's."""
+        self.is_over = True
+        self.left.clear()
+
+    def _ended(self, what: asyncio.Future[Any]) -> None:
+        if what.cancelled() or not what._log_traceback:
+            self.left.pop(what, None)
+
+
+def current() -> Matter | None:
+    """What the running code came of."""
+    return _matter.get()
+
+
+class Descendant(asyncio.Task[T]):
+    """A task on a loop of ours; `matter` is what it came of. What it is called itself is free."""
+
+    def __init__(self, work: Work[T], **named: Any) -> None:
+        self.matter = _matter.get()
+        # A loop's task factory is declared for generators, too; from Python 3.14 on a task is not.
+        super().__init__(cast(Coroutine[Any, Any, T], work), **named)
+
+
+def first_task(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, matter: Matter) -> Descendant[T]:
+    """The task that all the others come of."""
+    before = _matter.set(matter)
+    try:
+        return Descendant(work, loop=loop, name=matter.name)
+    finally:
+        _matter.reset(before)
+
+
+def descendant(
+    loop: asyncio.AbstractEventLoop, work: Work[T], *, context: Context | None = None, **named: Any
+) -> asyncio.Task[T]:
+    """A loop's task factory. A task that is given an empty context is meant to outlive its call."""
+    task = Descendant(work, loop=loop, context=context, **named)
+    if task.matter is not None and (context is None or _matter in context):
+        task.matter.began(task, sys._getframe(1))
+    return task
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads for `asyncio.to_thread`; what is under way in them is known to its matter."""
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **named: Any) -> ThreadFuture[T]:
+        """As any executor's."""
+        future, matter = super().submit(function, *args, **named), _matter.get()
+        if matter is not None and not matter.is_over:
+            matter.threads.add(future)
+            future.add_done_callback(matter.threads.discard)
+        return future
+
+
+def _is_between(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.startswith(("asyncio.", "consumer.work.execution."))
