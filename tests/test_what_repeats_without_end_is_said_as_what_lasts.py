@@ -67,7 +67,7 @@ EVENTS = {
         "query_refused", "read_not_asked_for",
     },
     "once for an attempt, of which a run has few; `run_failed` also at most every ten seconds": {
-        "attempt_broke", "run_dead", "run_failed", "run_not_stored", "transaction_broke",
+        "attempt_broke", "run_dead", "run_failed", "run_not_stored", "timer_is_spent", "transaction_broke",
     },
     "once for a handler that did harm, which then pauses or moves": {
         "handler_blocks_its_loop", "handler_blocks_the_worker", "handler_cannot_be_cut_off", "handler_cut_off",

@@ -191,7 +191,9 @@ class Context:
         """Take back, in this transaction, what was emitted with the same type, key and `once` to come later, by
         whichever handler. What is due by now, or on its way, comes all the same: a timer that is withdrawn spares
         everybody the work, its handler must still see for itself whether there is anything to do. Emitted once more
-        afterwards, it comes at its new time, with its new data. Transactional handlers only; raises HandlerMisuse.
+        afterwards, it comes at its new time, with its new data, unless it has come or is due: it does not come twice
+        (log `timer_is_spent`). A timer that is armed anew has its time in its `once`: `once=at.isoformat()`.
+        Transactional handlers only; raises HandlerMisuse.
         """
         self._lent("withdraw")
         self._refuse(wrong_emission(type, key, {}, None) or self._not_its_own("withdraw", type))

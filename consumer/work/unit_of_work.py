@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import orjson
+import structlog
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -28,6 +29,7 @@ from consumer.telemetry.way import onwards
 from consumer.wire import SEED
 from consumer.work.transition import Transition, is_of_several
 
+_log = structlog.get_logger(__name__)
 SEEDED: Final = Transition(status=RunStatus.SKIPPED, blocking=False, attempts=0, code="seeded")
 
 
@@ -96,11 +98,19 @@ class UnitOfWork:
         """Take back what was withdrawn, and put these, which are all that was emitted since, into the outbox; returns
         the rows of those that must be taken in this transaction. In this order: what is emitted once more comes at its
         new time, with its new data."""
+        again = {one.id: one for one in emitted if one.id in self.withdrawn and self._is_armed(one)}
         await outbox.withdraw(session, self.withdrawn, self.now)
         self.emitted, self.timers, self.withdrawn = [], set(), set()
         taken = await outbox.put(session, emitted, self.now)
+        for event_id in await outbox.spent(session, again, self.now) if again else ():
+            one = again[event_id]
+            _log.error("timer_is_spent", handler=one.handler, type=one.emission.type, event_id=one.emission.id)
         self.relayed += sum(one.is_due(self.now) for one in emitted) - len(taken)
         return taken
+
+    def _is_armed(self, one: Emitted) -> bool:
+        """Whether it is to come later; a replay does what was done then, when it may have come."""
+        return one.plan is None and not one.is_due(self.now)
 
     def take_from(self, ctx: Context, handler: Handler, event: Event, plan: str | None) -> None:
         """What a handler that succeeded asked for; what it emitted belongs to the same plan, unless it says of itself

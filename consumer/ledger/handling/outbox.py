@@ -86,6 +86,11 @@ _WITHDRAW = delete(_OUTBOX).where(
     unindexed(_OUTBOX.c.published_at).is_(None),  # by its id, not among all that waits
     _OUTBOX.c.not_before > bindparam("now"),
 )
+_SPENT = select(_OUTBOX.c.event_id).where(
+    among_given(_OUTBOX.c.event_id, "b_event_ids"),
+    _OUTBOX.c.application == bindparam("b_application"),
+    or_(unindexed(_OUTBOX.c.published_at).is_not(None), _OUTBOX.c.not_before <= bindparam("now")),
+)
 _seq = attrgetter("seq")
 
 
@@ -186,6 +191,15 @@ async def withdraw(session: AsyncSession, ids: Iterable[EventKey], now: datetime
     for (application,), event_ids in grouped(((application,), event_id) for application, event_id in ids):
         given = {"b_application": application, "b_event_ids": event_ids, "now": now}
         await session.execute(_WITHDRAW, given)
+
+
+async def spent(session: AsyncSession, ids: Iterable[EventKey], now: datetime) -> list[EventKey]:
+    """Which of these have come, or are due by now: emitted once more to come later, they do not come again."""
+    found: list[EventKey] = []
+    for (application,), event_ids in grouped(((application,), event_id) for application, event_id in ids):
+        given = {"b_application": application, "b_event_ids": event_ids, "now": now}
+        found += [(application, event_id) for event_id in await session.scalars(_SPENT, given)]
+    return found
 
 
 def _values(one: Emitted, now: datetime) -> dict[str, object]:

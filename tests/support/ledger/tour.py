@@ -233,6 +233,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.handling.outbox.publish_again": [{"numbers": [1000001]}],
     "ledger.handling.outbox.astray": [{"before": NOW}],
     "ledger.handling.outbox.withdraw": [{"ids": [("default", "drv_x")]}],
+    "ledger.handling.outbox.spent": [{"ids": [("default", "drv_x")]}],
     "ledger.handling.outbox.below": [{"seq": 2**62}],
     "ledger.handling.outbox.mark_published": [{"rows": [_row(OutboxRow, seq=1000001)]}],
     "ledger.handling.runs.add": [{"runs": facts.lane(1_000_001, 1_000_002)}],

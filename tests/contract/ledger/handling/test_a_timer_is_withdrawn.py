@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
+
+from structlog.testing import capture_logs
 
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
+from consumer.work.unit_of_work import UnitOfWork
 from tests.contract.ledger.facts import NOW, later, undone
 from tests.contract.ledger.handling.test_outbox_goes_out_in_order import due, emitted, ids, mark, put
 
@@ -56,3 +61,39 @@ async def test_a_transaction_that_fails_withdraws_nothing(database: Database) ->
     await put(database, emitted(1, not_before=later(60)))
     await undone(database, lambda session: outbox.withdraw(session, [("default", "drv_1")], NOW))
     assert ids(await due(database, later(60))) == ["drv_1"]
+
+
+# --- armed anew -------------------------------------------------------------------------------------------------
+
+
+class Armed:
+    """A handler's run that withdraws the timer and arms it anew, under one `once`, in a transaction of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def anew(
+        self, at: datetime, *, plan: str | None = None, withdrawn: bool = True, by: datetime = NOW
+    ) -> list[Any]:
+        """Returns what was told of it."""
+        unit = UnitOfWork(by)
+        if withdrawn:
+            unit.withdrawn = {("default", "drv_1")}
+        with capture_logs() as logs:
+            async with self._database.transaction() as session:
+                await unit.emit(session, [replace(emitted(1, not_before=at), plan=plan)])
+        return [(line["event"], line["event_id"]) for line in logs]
+
+
+async def test_a_timer_that_is_armed_anew_when_it_has_come_is_told(database: Database) -> None:
+    armed, lost = Armed(database), [("timer_is_spent", "drv_1")]
+    assert await armed.anew(later(60)) == []
+    assert await armed.anew(later(90)) == [], "it had not come"
+    assert ids(await due(database, later(60))) == []
+    assert await armed.anew(later(900), by=later(90)) == lost, "it is due"
+    await mark(database, await due(database, later(90)))
+    assert await armed.anew(later(900), by=later(120)) == lost, "it has come"
+    assert await armed.anew(later(900), by=later(120), plan="a-replay") == []
+    assert await armed.anew(later(100), by=later(120)) == [], "it is no timer any more"
+    assert await armed.anew(later(900), by=later(120), withdrawn=False) == [], "it is to come once"
+    assert ids(await due(database, later(3600))) == []
