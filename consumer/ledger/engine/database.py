@@ -40,6 +40,9 @@ from consumer.loan import LentSession, see_to_commit, see_to_statement
 
 BUSY_TIMEOUT_S = 15.0
 POOL_SIZE = 10
+HELD_MOST = 4
+"""So many connections handlers may hold at once, for as long as they like, apart from a batch: a process has fifteen at
+most, and without one it claims, renews, stores and publishes nothing."""
 POSTGRES_PORT = 5432
 CHECK_WITHIN_S = 5.0
 COMMIT_LATE_S = 5.0

@@ -20,6 +20,7 @@ from consumer.clock import Clock, Pace, is_set_within, rest, until_tick
 from consumer.errors import LedgerError, code_of
 from consumer.events import Event
 from consumer.ledger import Database
+from consumer.ledger.engine.database import HELD_MOST
 from consumer.ledger.handling import events, queue, runs
 from consumer.ledger.handling.handlers import Paused
 from consumer.ledger.handling.runs import ClaimedRun, Finished
@@ -47,9 +48,6 @@ IDLE_S, QUIET_S = 0.5, 2.0
 RETRY_S = 0.5
 GIVE_BACK_WITHIN_S = 5.0
 UNBEGUN_S = 5.0
-TRANSACTIONS_MAX = 8
-"""So many attempts in transactions of their own at once, each of which has a connection for as long as it takes: who
-renews the claims needs one of the pool's, too."""
 LATER = datetime.max.replace(tzinfo=UTC)
 
 _log = structlog.get_logger(__name__)
@@ -89,6 +87,7 @@ class Dispatcher:
     ) -> None:
         self._database = database
         self._registry = registry
+        self._transactional = tuple(one for one in registry.handlers if one.transactional)
         self._contexts = contexts
         self._executor = executor
         self._breakers = breakers
@@ -237,7 +236,8 @@ class Dispatcher:
             self._caught_up = {one.name for one in self._registry.handlers if due.get(one.name, LATER) > now}
             self._looked_for = wakes
             wholly = self.paused.wholly
-            ready = [(name in last, at, name) for name, at in due.items() if at <= now and name not in wholly]
+            ready = [(name in last, self._holds(name), at, name)
+                     for name, at in due.items() if at <= now and name not in wholly]  # fmt: skip
             for *_, name in sorted(ready):
                 handler = self._registry.get(name)
                 if handler and (limit := self._wanted(handler, now)) > 0:
@@ -296,8 +296,7 @@ class Dispatcher:
         begun = self._unstored if self._ahead.is_failing(handler.name) else self._busy
         room = min(own - begun[handler.name], self._concurrency - self._busy.total())
         if handler.transactional:
-            others = (one.name for one in self._registry.handlers if one.transactional)
-            room = min(room, TRANSACTIONS_MAX - sum(self._busy[name] for name in others))
+            room = min(room, HELD_MOST - sum(self._busy[one.name] for one in self._sharing_room(handler)))
         if self.is_careful:  # what is not stored is left behind, too
             room = min(room, 1 - self._unstored.total())
         return self._breakers.room(handler, now, room) if room > 0 else 0
@@ -386,10 +385,21 @@ class Dispatcher:
         self._look_for_more(handler)
 
     def _look_for_more(self, handler: Handler) -> None:
-        if self._wake.is_set() or handler.name in self._caught_up:
+        if self._wake.is_set():
             return
-        if self._wanted(handler, self._clock.now()) > 0:
+        behind = (one for one in self._sharing_room(handler) if one.name not in self._caught_up)
+        if any(self._wanted(one, self._clock.now()) > 0 for one in behind):
             self.wake()
+
+    def _holds(self, name: str) -> int:
+        """How much of the room that it shares it has: who has least of it goes first, or one that is slow and has many
+        waiting would have it all."""
+        handler = self._registry.get(name)
+        return self._busy[name] if handler is not None and handler.transactional else 0
+
+    def _sharing_room(self, handler: Handler) -> Sequence[Handler]:
+        """Those whose attempts take room from each other: the transactional ones hold a connection each."""
+        return self._transactional if handler.transactional else (handler,)
 
     # --- work --------------------------------------------------------------------------------------------------
 

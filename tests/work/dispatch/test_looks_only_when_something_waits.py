@@ -17,7 +17,7 @@ from consumer.broker import Broker
 from consumer.clock import DrivenClock
 from consumer.errors import HandlerTimeout, LedgerUnavailable
 from consumer.ledger import Database
-from consumer.ledger.engine.database import POOL_SIZE
+from consumer.ledger.engine.database import HELD_MOST
 from consumer.ledger.handling import events, queue, runs
 from consumer.ledger.handling.handlers import ALL, Paused
 from consumer.ledger.handling.runs import Finished
@@ -81,17 +81,18 @@ async def test_what_is_done_with_its_batch_or_begun_wakes_nobody(
 NOBODY: Any = None
 SHIP = replace(HANDLER, concurrency=3)
 NOTE = Handler(name="shop:note", types=("*",), function=HANDLER.function, transactional=True)
+COUNT = replace(NOTE, name="shop:count")
 SLIP = failed(ValueError("no"))
 
 
 class Desk:
     """A dispatcher that has nothing to wait for, and what it told."""
 
-    def __init__(self, concurrency: int = 64) -> None:
+    def __init__(self, *handlers: Handler, concurrency: int = 64) -> None:
         self.seen, self.breakers = list[Result](), Breakers()
         self.it = Dispatcher(
-            database=NOBODY, registry=Registry([SHIP, NOTE]), contexts=NOBODY, executor=NOBODY, breakers=self.breakers,
-            clock=DrivenClock(), worker="w", concurrency=concurrency, observe=self.seen.append,
+            database=NOBODY, registry=Registry(handlers or (SHIP, NOTE)), contexts=NOBODY, executor=NOBODY,
+            breakers=self.breakers, clock=DrivenClock(), worker="w", concurrency=concurrency, observe=self.seen.append,
             on_emitted=lambda: None,
         )  # fmt: skip
         self.it._caught_up = {SHIP.name, NOTE.name}
@@ -126,17 +127,6 @@ def test_what_is_over_is_counted_once_and_looked_behind_where_older_ones_wait() 
     assert desk.wakes()
 
 
-# case: G2
-def test_transactions_that_take_long_leave_connections_to_who_renews_the_claims() -> None:
-    desk, now = Desk(), DrivenClock().now()
-    note = replace(NOTE, concurrency=100)
-    assert desk.it._room(note, now) == module.TRANSACTIONS_MAX < POOL_SIZE
-    desk.it._busy[NOTE.name] = module.TRANSACTIONS_MAX - 1
-    assert desk.it._room(replace(note, name="shop:other"), now) == 1
-    desk.it._busy[NOTE.name] += 1
-    assert (desk.it._room(note, now), desk.it._room(SHIP, now)) == (0, SHIP.concurrency)
-
-
 # case: H4
 def test_who_hung_or_was_cut_off_goes_one_at_a_time_until_it_does_not() -> None:
     desk = Desk()
@@ -158,6 +148,51 @@ def test_there_is_room_for_what_the_handler_and_the_worker_may_begin(
         begun.update({SHIP.name: busy, NOTE.name: others})
     assert desk.it.room(SHIP.name, new) == room
     assert (SHIP.name in desk.it._caught_up) is (room >= new)
+
+
+# case: R11
+@pytest.mark.parametrize(("own", "others", "room"), [(0, 0, HELD_MOST), (1, 0, HELD_MOST - 1), (1, 2, HELD_MOST - 3),
+                                                     (0, HELD_MOST, 0)])  # fmt: skip
+def test_transactional_ones_share_a_few_connections_and_effects_have_their_room(
+    own: int, others: int, room: int
+) -> None:
+    desk = Desk(SHIP, NOTE, COUNT)
+    now = desk.it._clock.now()
+    desk.it._busy.update({NOTE.name: own, COUNT.name: others})
+    assert desk.it._room(NOTE, now) == room
+    assert desk.it._room(SHIP, now) == SHIP.concurrency
+    desk.it._busy[SHIP.name] = 1
+    assert desk.it._room(NOTE, now) == room
+
+
+@pytest.mark.parametrize("behind", [set(), {NOTE.name}, {COUNT.name}, {SHIP.name}])
+def test_when_one_of_them_ends_who_waits_for_its_room_is_looked_for(behind: set[str]) -> None:
+    desk = Desk(SHIP, NOTE, COUNT)
+    desk.it._caught_up = {SHIP.name, NOTE.name, COUNT.name} - behind
+    desk.it._busy.update({NOTE.name: 1, COUNT.name: HELD_MOST - 1})
+    task: Any = None
+    desk.it._ended(NOTE, task)
+    assert desk.wakes() is bool(behind - {SHIP.name})
+
+
+async def test_who_has_least_of_their_room_is_claimed_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk, ledger, asked = Desk(NOTE, COUNT), cast(Any, Ledger()), list[tuple[str, int]]()
+    now = desk.it._clock.now()
+
+    async def next_due(*_: object) -> Any:
+        return {NOTE.name: now - timedelta(hours=1), COUNT.name: now}
+
+    async def claims_for(handler: Handler, limit: int) -> int:
+        asked.append((handler.name, limit))
+        desk.it._busy[handler.name] += limit
+        return limit
+
+    monkeypatch.setattr(desk.it, "_database", ledger)
+    monkeypatch.setattr(desk.it, "_claim_for", claims_for)
+    monkeypatch.setattr(queue, "next_due", next_due)
+    desk.it._busy[NOTE.name] = HELD_MOST - 1
+    await desk.it._claim()
+    assert asked == [(COUNT.name, 1)]
 
 
 # case: H9, R11

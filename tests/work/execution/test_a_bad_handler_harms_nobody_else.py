@@ -17,13 +17,15 @@ import pytest
 
 from consumer.broker import Broker, TopicConfig, open_broker
 from consumer.ledger import Database
+from consumer.ledger.engine import schema
+from consumer.ledger.engine.database import HELD_MOST, POOL_SIZE
 from consumer.ledger.handling import handlers
 from consumer.plugin import Context, Event, handles
 from consumer.work.execution import executor
 from consumer.work.worker import WorkerConfig
 from tests.support.ports import eventually
 from tests.work.membership import watching
-from tests.work.workshop import Workshop, message, order_paid
+from tests.work.workshop import Workshop, message, order_paid, service_event
 
 EVENTS = 300
 BLOCK_S = 2.0
@@ -200,6 +202,43 @@ async def test_a_transaction_that_ignores_its_cancellation_is_given_up(
     async with shop.working():
         await eventually(lambda: len(shipped) == 3)
     assert given_up == ["test:keeps"]
+
+
+# case: R11
+@pytest.mark.postgres
+async def test_transactions_that_take_long_leave_connections_for_everything_else(
+    postgres_url: str, broker: Broker
+) -> None:
+    """Sixteen at once took all there are: nothing was claimed, renewed or stored, of a database that was well."""
+    database, may_end, held = Database(postgres_url), asyncio.Event(), list[int]()
+    await schema.upgrade(database)
+    running, wanted = 0, POOL_SIZE + 6
+
+    @handles("order.paid", transactional=True, name="test:reports", timeout_s=60, first_wait_s=0.01)
+    async def reports(event: Event, ctx: Context) -> None:
+        nonlocal running
+        if ctx.attempt == 1:
+            raise ValueError("not with the batch")
+        running += 1
+        held.append(running)
+        await may_end.wait()
+        running -= 1
+
+    @handles("order.expired", name="test:ships")
+    async def ships(event: Event, ctx: Context) -> None:
+        """Nothing."""
+
+    shop = Workshop(database, broker, [reports, ships])
+    async with shop.working():
+        await shop.publish(*[order_paid(number) for number in range(wanted)])
+        await eventually(lambda: shop.count("reports", "retrying", wanted))
+        await eventually(lambda: running == HELD_MOST)
+        await shop.publish(service_event("evt_late", "order.expired", "late"))
+        await eventually(lambda: shop.count("ships", "succeeded", 1), within_s=8)
+        may_end.set()
+        await eventually(lambda: shop.count("reports", "succeeded", wanted), within_s=30)
+    await database.stop()
+    assert max(held) == HELD_MOST
 
 
 # case: H4
