@@ -99,13 +99,17 @@ async def test_nothing_is_written_down_while_somebody_goes_on(
 
 
 # case: G12
+@pytest.mark.parametrize("is_over", [False, True])
 async def test_what_a_worker_that_began_meanwhile_may_have_changed_is_thrown_away(
-    sqlite_ledger: Database, tmp_path: Path
+    sqlite_ledger: Database, tmp_path: Path, *, is_over: bool
 ) -> None:
     async def meanwhile(database: Database, folder: Path, **named: Any) -> Pruned:
         done = await export.export(database, folder, **named)
         assert done.files
         await _begins(database, "work")
+        if is_over:
+            async with database.transaction() as session:
+                await processes.ended(session, "p", await shared_time(session))
         return done
 
     async with sqlite_ledger.transaction() as session:

@@ -25,8 +25,7 @@ LOOK_EVERY_S = 20.0
 LIMIT_S, LEDGER_S = 15.0, 5.0
 TOPICS_EVERY = 3
 """Looks at groups for one at topics, which takes connections of its own on Kafka."""
-PAGE, PAGES_MAX = 2_000, 500
-"""What was published and never came is looked for among the newest million."""
+PAGE = 2_000
 MAX_SEQ = 2**62
 LOST_AFTER = timedelta(minutes=10)
 """So long the log may take for a record that it has."""
@@ -136,7 +135,7 @@ class LogWatch:
         """What we published into a topic that is gone, and nobody had read, in a topic that is there. What was read and
         comes twice has the id it had. It takes as long as it takes, and is owed until it is done."""
         below, again = MAX_SEQ, 0
-        for _ in range(PAGES_MAX):
+        while below:
             async with self._database.reading() as session:
                 page = await outbox.below(session, below, PAGE)
                 known = await events.known(session, [key for _, key, _ in page])
@@ -145,9 +144,7 @@ class LogWatch:
                 async with self._database.transaction() as session:
                     await outbox.publish_again(session, lost)
                 again += len(lost)
-            if len(page) < PAGE:
-                break
-            below = page[-1][0]
+            below = page[-1][0] if len(page) == PAGE else 0
         async with self._database.transaction() as session:
             for topic in topics:
                 await log_memory.keep(session, replace(await log_memory.load(session, topic), owes=False))

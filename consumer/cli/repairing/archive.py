@@ -98,12 +98,12 @@ def export_events(archive: Folder = None, as_json: Json = False) -> None:
     async def exported() -> Pruned:
         async with ledger(settings, whole=True) as database:
             await require_rest(database, MOVED)  # what is sent, recorded or read meanwhile would be in no file
-            clock = await shared_clock(database)
+            clock, began = await shared_clock(database), await _now(database)
             leader = _leader(database, clock)
             written = partial(export, database, folder, clock=clock, written_by=__version__)
             done = await _alone(database, leader, output, written)
             try:
-                await require_rest(database, MOVED)
+                await require_rest(database, MOVED, since=began)
             except WorkGoesOn:
                 for name in done.files:
                     (folder / name).unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -137,17 +137,17 @@ async def _given_up(settings: Settings, reason: str) -> Sequence[str]:
     return names
 
 
-async def require_rest(database: Database, roles: Collection[str] = WORKS) -> None:
-    """Raises WorkGoesOn while a process of these roles lives. One that died may still be at what it had begun; not one
-    that was refused because a rebuild is owed, and that a supervisor starts over and over."""
+async def require_rest(database: Database, roles: Collection[str] = WORKS, *, since: datetime | None = None) -> None:
+    """Raises WorkGoesOn while a process of these roles lives, or where one did `since` then. One that died may still be
+    at what it had begun; not one that was refused because a rebuild is owed, and that a supervisor starts over and
+    over."""
     async with database.reading() as session:
         now = await shared_time(session)
         alive = {
             one.process
             for one in await processes.listed(session)
             if one.role in roles
-            and one.stopped_at is None
-            and now - one.seen_at < ALIVE
+            and (one.seen_at >= since if since else one.stopped_at is None and now - one.seen_at < ALIVE)
             and not one.said.get(DIED, "").startswith(NotDerived.code)
         }
     if alive:

@@ -125,13 +125,12 @@ def checked(record: Record) -> Body | None:
     for word in _BESIDE.keys() & record.keys():
         _row(_BESIDE[word], record[word])
         return None
-    runs = record.get("runs") or []
-    if not isinstance(runs, list) or len(runs) > RUNS_MAX:
-        raise ArchiveInvalid("a record's runs are no list of runs")
-    for one in runs:
-        _row(_RUNS, one)
-    for one in record.get("letters") or ():
-        _row(_LETTERS, one)
+    for word, table in (("runs", _RUNS), ("letters", _LETTERS)):
+        found = record.get(word) or []
+        if not isinstance(found, list) or len(found) > RUNS_MAX:
+            raise ArchiveInvalid(f"a record's {word} are no list of {word}")
+        for one in found:
+            _row(table, one)
     if record.get("outbox") is not None or "event" not in record:
         _row(_OUTBOX, record.get("outbox"))
     if "event" not in record:
