@@ -81,11 +81,10 @@ def close(
     if not found:
         raise NotFound("no such finding is open", subject=subject[:100], kind=kind[:40])
     one = found[0]
-    data, shown = [f"kind={kind}"], seen or one["seen"]
+    word, data, shown = f"{one['plugin']}.finding_closed", [f"kind={kind}"], seen or one["seen"]
     if shown is not None:
         data.append(f"seen={shown}")
-    say(f"{one['plugin']}.finding_closed", subject, reason, data=data, application=application, yes=yes,
-        as_json=as_json)  # fmt: skip
+    say(word, subject, reason, data=data, application=application, yes=yes, as_json=as_json)
 
 
 async def _about(settings: Settings, application: str, subject: str) -> tuple[list[dict[str, Any]], str | None]:
