@@ -105,7 +105,7 @@ async def test_an_offset_that_fails_to_be_stored_after_nobody_waits_for_it_leave
     await member.start()
     await broker.publish(topic, message("one"))
     [found] = await read(member, 1)
-    answered, told = asyncio.Event(), list[dict[str, Any]]()
+    answered, told, before = asyncio.Event(), list[dict[str, Any]](), asyncio.all_tasks()
 
     async def refused(*_: object) -> None:
         await answered.wait()
@@ -117,7 +117,7 @@ async def test_an_offset_that_fails_to_be_stored_after_nobody_waits_for_it_leave
         with pytest.raises(BrokerUnavailable):
             await member.commit({found.partition: found.offset + 1}, timeout_s=0.2)
         answered.set()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: asyncio.all_tasks() <= before, what="what was given up has ended")
     gc.collect()
     await asyncio.sleep(0)
     assert told == []
