@@ -6,7 +6,6 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker.embedded.broker import EmbeddedBroker
 from consumer.clock import DrivenClock
@@ -130,12 +129,14 @@ async def test_a_gap_is_open_until_a_reconcile_walk_that_began_after_it(database
         assert (await silence.DeliveryHealth.of(session, "default")).gap_at is None
 
 
-async def somebody_waits(session: AsyncSession) -> bool:
-    """For a row that this transaction has locked; on SQLite nobody else writes anyway."""
-    if session.get_bind().dialect.name == "sqlite":
+async def somebody_waits(database: Database) -> bool:
+    """For a row that another transaction has locked; on SQLite nobody else writes anyway. Each look is a transaction of
+    its own: one sees the same for as long as it lasts."""
+    if database.engine.dialect.name == "sqlite":
         return True
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    return bool(await session.scalar(text(waiting)))
+    async with database.reading() as session:
+        return bool(await session.scalar(text(waiting)))
 
 
 async def test_a_gap_and_its_end_that_are_noted_at_one_moment_both_count(database: Database) -> None:
@@ -157,7 +158,7 @@ async def test_a_gap_and_its_end_that_are_noted_at_one_moment_both_count(databas
     async with asyncio.TaskGroup() as group, database.transaction() as session:
         await silence.note_reconciled(session, "default", began=NOW, token=1)
         group.create_task(walk())
-        await eventually(lambda: somebody_waits(session), what="the walk waits")
+        await eventually(lambda: somebody_waits(database), what="the walk waits")
     assert ((await health()).gap_at, (await health()).pending) == (None, ("evt_1",)), "the walk put nothing back"
 
     later = NOW + timedelta(minutes=1)
@@ -166,7 +167,7 @@ async def test_a_gap_and_its_end_that_are_noted_at_one_moment_both_count(databas
     async with asyncio.TaskGroup() as group, database.transaction() as session:
         await silence.note_gap(session, "default", at=later, token=1)
         group.create_task(reconcile())
-        await eventually(lambda: somebody_waits(session), what="the walk of state waits")
+        await eventually(lambda: somebody_waits(database), what="the walk of state waits")
     assert (await health()).gap_at == later, "the walk of state that began before it does not close it"
 
 
