@@ -14,7 +14,7 @@ from consumer.console.invariants.cures import in_order, problem
 from consumer.console.invariants.kept import NOT_DERIVED
 from consumer.console.invariants.orders import BookedOrder, Findings
 from consumer.console.invariants.payments import SUCCEEDED, Around, Payment, classified
-from consumer.console.invariants.report import Report, micro_of
+from consumer.console.invariants.report import Class, Report, micro_of
 from consumer.console.invariants.service import PAGE, Seen, Service
 from consumer.events import parse_time
 from consumer.ledger import Database
@@ -62,9 +62,12 @@ class Check:
         self._policy = Policy.model_validate(options.get("access", {}))
         self._now = now
 
-    async def run(self, application: str) -> Report:
-        """The whole account. Raises LedgerError; PaymentsError where the service is read."""
-        report = Report(application=application)
+    async def run(self, application: str, *, earlier: Report | None = None) -> Report:
+        """The whole account. With an `earlier` one, only what both name is broken: each look meets what is on its way
+        here just then. One that could not name all it found says nothing. Raises LedgerError; PaymentsError where the
+        service is read."""
+        is_whole = earlier is not None and len(earlier.named) == earlier.broken.total()
+        report = Report(application=application, stood=frozenset(earlier.named) if earlier and is_whole else None)
         await self._work(report)
         async for page in self._all(books.orders_after, application, "order_id"):
             await self._orders(report, page)
@@ -161,6 +164,8 @@ class Check:
             report.unread += sum(payment.micro is None for payment, _ in found if not payment.is_shown)
             for payment, around in found:
                 into, code = classified(payment, around)
+                if into is Class.UNEXPLAINED and code is not None and not report.counts(code, "payment", payment.id):
+                    into, code = Class.ARRIVING, None
                 report.add(into, payment.micro)
                 if code is not None:
                     is_told = around.subscription_state is not None

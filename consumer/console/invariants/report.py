@@ -27,6 +27,7 @@ class Class(StrEnum):
     AFTER_END = "after_end"  # a charge after the subscription's end (case A22)
     BY_HAND = "by_hand"  # an operator settled it: refunded by hand, or goodwill
     BEFORE = "before"  # there at the first walk, remembered or taken in by a seed, and not acted on (case B30)
+    ARRIVING = "arriving"  # the service has just shown it: it may be on its way here
     UNEXPLAINED = "unexplained"
 
 
@@ -56,7 +57,8 @@ class Report:
     nothing to a sum. `unread`: those of them of which only the status was kept (the first walk remembers no more): only
     a fresh walk tells what they were for, and how much. `observed`: objects that the service showed. `live`: live
     subscriptions by why they grant or not. `problems`: the first thousand. `is_set_up`: or it is not any more.
-    `is_read`: compared with the service as it is now, and not with what was observed last."""
+    `is_read`: compared with the service as it is now, and not with what was observed last. `stood`: what an earlier
+    look named: only that counts, as all else may be on its way here; None: there was none, so everything counts."""
 
     application: str
     is_set_up: bool = True
@@ -70,7 +72,8 @@ class Report:
     grants: Counter[str] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
-    _named: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
+    stood: frozenset[tuple[str, str, str]] | None = None
+    named: set[tuple[str, str, str]] = field(default_factory=set, repr=False)
 
     def add(self, into: Class, micro: int | None) -> None:
         """Count one payment."""
@@ -82,12 +85,16 @@ class Report:
     def name(self, problem: Problem) -> None:
         """Count one problem, once however often it is met."""
         key = (problem.code, problem.kind, problem.subject)
-        if key in self._named:
+        if key in self.named or not self.counts(*key):
             return
         if len(self.problems) < NAMED_MAX:
-            self._named.add(key)
+            self.named.add(key)
             self.problems.append(problem)
         self.broken[problem.code] += 1
+
+    def counts(self, code: str, kind: str, subject: str) -> bool:
+        """Whether this is broken, as far as an earlier look can tell."""
+        return self.stood is None or (code, kind, subject) in self.stood
 
     @property
     def residual(self) -> int:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import pytest
 from consumer.app.alarms.accounting import Accounting
 from consumer.cli.looking import invariants
 from consumer.clock import DrivenClock
-from consumer.console.invariants.service import LastObservations, Service
+from consumer.console.invariants.service import LastObservations, Seen, Service
 from consumer.ledger import Database
+from consumer.ledger.reading.observation import ObjectKind, Observation
 from consumer.telemetry.metrics import Metrics
 from tests.console.invariants.shop import NOW, OPTIONS, Shop
 from tests.support.desk import Desk
@@ -99,6 +101,57 @@ def test_an_application_that_cannot_be_asked_is_accounted_for_beside_one_that_is
     assert (shop["application"], shop["read"], shop["holds"]) == ("shop", True, True)
     assert (default["application"], default["read"], default["holds"]) == ("default", False, False)
     assert two.call("invariants", "--read").stdout.count("it has no API credentials here") == 1
+
+
+class Selling:
+    """The service of a shop that sells: each walk meets an order and its payment that nobody here has heard of yet, and
+    one that was lost."""
+
+    def __init__(self, database: Database) -> None:
+        self._observed = LastObservations(database)
+        self.walks: Counter[ObjectKind] = Counter()
+
+    async def pages(self, application: str, kind: ObjectKind) -> AsyncIterator[Sequence[Seen]]:
+        async for page in self._observed.pages(application, kind):
+            yield page
+        self.walks[kind] += 1
+        if kind != "subscription":
+            yield [self._shown(application, kind, name) for name in ("lost", f"new-{self.walks[kind]}")]
+
+    def _shown(self, application: str, kind: ObjectKind, name: str) -> Seen:
+        id_, status = (name, "PAID") if kind == "order" else (f"pay_{name}", "SUCCEEDED")
+        record = {"id": id_, "order_id": name, "status": status, "amount": "2.00"}
+        seen = Observation(
+            application=application, kind=kind, object_id=id_, version=900, read_at=NOW, record=record
+        )  # fmt: skip
+        return Seen(
+            object_id=id_, status=status, read_at=NOW, event=seen.event(), observed=None, is_recorded=False
+        )  # fmt: skip
+
+
+# case: G8
+def test_what_is_just_paid_is_not_broken_and_what_two_looks_name_is(
+    desk: Desk, ledger: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shop that sells has always something on its way: `--read` ended with 3 at each look."""
+
+    async def walked(_: object, __: object, database: Database, ___: object) -> tuple[Service, list[str]]:
+        return Selling(database), ["default"]
+
+    in_shop(ledger, sells)
+    monkeypatch.setattr(invariants, "_walked", walked)
+    monkeypatch.setattr(invariants, "AGAIN_S", 0.0)
+    done = desk.call("invariants", "--read", "--json")
+    assert done.returncode == 3
+    [found] = json.loads(done.stdout)["applications"]
+    assert {(one["code"], one["subject"]) for one in found["problems"]} == {
+        ("paid_not_taken", "lost"), ("payment_unseen", "pay_lost"),
+    }  # fmt: skip
+    assert found["broken"] == {"paid_not_taken": 1, "payment_unseen": 1}
+    assert (found["classes"]["arriving"], found["residual_micro_usdc"]) == (
+        {"payments": 1, "micro": 2_000_000, "usdc": "2"}, 2_000_000,
+    )  # fmt: skip
+    assert found["micro_usdc"] == 26_500_000
 
 
 def test_the_command(desk: Desk, ledger: str) -> None:
