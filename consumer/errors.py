@@ -464,6 +464,11 @@ class RecordRefused(BrokerUnavailable):
     taken when the limit is raised again. Its code is that of a broker that is away; nothing else waits for it."""
 
 
+class PartitionAway(BrokerUnavailable):
+    """The partition of these records takes none, while others of its topic are well. Its code is that of a broker that
+    is away; nothing else waits for it."""
+
+
 class BrokerLoginRefused(BrokerUnavailable):
     """The broker refuses this user, password or mechanism."""
 
@@ -586,6 +591,8 @@ class RecordTooLarge(BrokerError):
 
 TOO_LARGE: Final = (RecordTooLarge, RecordRefused)
 """A record that its topic does not take for its size, for ever or for now: others can go without it."""
+ALONE: Final = (*TOO_LARGE, PartitionAway)
+"""A record that its topic does not take, while it takes others."""
 
 
 class TopicMisconfigured(BrokerError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from consumer.broker.base import Message
-from consumer.errors import TOO_LARGE, BrokerError, again
+from consumer.errors import TOO_LARGE, BrokerError, PartitionAway, again
 
 
 class Outcomes:
@@ -25,7 +25,7 @@ class Outcomes:
             return
         key = self._messages[place].key
         self._failed[key] = min(place, self._failed.get(key, place))
-        if self._error is None or (isinstance(error, TOO_LARGE) and not isinstance(self._error, TOO_LARGE)):
+        if self._error is None or _weight(error) > _weight(self._error):
             self._error = error
 
     def chunks(self, sizes: Sequence[int], most: int, most_bytes: int) -> Iterator[list[int]]:
@@ -43,9 +43,13 @@ class Outcomes:
             yield chunk
 
     def check(self) -> None:
-        """Raise the first error, if there was one, that of a record that is too large before any other: with it, which
-        are `durable`."""
+        """Raise the first error, if there was one, that of a record that is too large before any other, and that of a
+        partition behind them all: with it, which are `durable`."""
         if self._error is not None:
             error = again(self._error)
             error.durable = frozenset(self._durable)
             raise error
+
+
+def _weight(error: BrokerError) -> int:
+    return 2 if isinstance(error, TOO_LARGE) else 0 if isinstance(error, PartitionAway) else 1

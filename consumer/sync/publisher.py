@@ -10,7 +10,7 @@ from weakref import WeakSet
 import structlog
 
 from consumer.broker import Broker, Message
-from consumer.errors import TOO_LARGE, BrokerError, RecordRefused, RecordTooLarge
+from consumer.errors import TOO_LARGE, BrokerError, PartitionAway, RecordRefused, RecordTooLarge
 from consumer.events import Event
 from consumer.ledger.engine.chunks import portions
 from consumer.ledger.reading.observation import Observation, reduced
@@ -83,7 +83,7 @@ class EventPublisher:
                 rest = [event for place, event in enumerate(some) if place not in error.durable]
                 if isinstance(error, TOO_LARGE):
                     left = await self._one_by_one(rest, plan, smaller, left)
-                elif error.durable:
+                elif error.durable or isinstance(error, PartitionAway):
                     left = left.with_these(rest, error)
                 else:
                     raise
@@ -92,8 +92,10 @@ class EventPublisher:
     async def _one_by_one(
         self, events: Sequence[Event], plan: str | None, smaller: Callable[[Event], Event] | None, left: Left
     ) -> Left:
-        for event in events:
+        for place, event in enumerate(events):
             error = await self._refusal(event, plan, smaller)
+            if isinstance(error, PartitionAway):  # each try of such a one costs ten seconds
+                return left.with_these(events[place:], error)
             left = left if error is None else left.with_these([event], error)
         return left
 
@@ -106,13 +108,16 @@ class EventPublisher:
     async def _refusal(
         self, event: Event, plan: str | None, smaller: Callable[[Event], Event] | None
     ) -> BrokerError | None:
-        """Publish one, in the form that the topic takes; why not, where it takes none for its size."""
+        """Publish one, in the form that the topic takes; why not, where it takes none for its size, or its partition
+        takes nothing."""
         refusal: BrokerError | None = None
         for form in (event,) if smaller is None else (event, smaller(event)):
             try:
                 await self._send([form], plan)
             except TOO_LARGE as error:
                 refusal = error
+            except PartitionAway as error:
+                return error
             else:
                 return None
         hint = "it is published when max.message.bytes is raised again"

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from consumer.broker import EmbeddedBroker, Message, TopicConfig
 from consumer.broker.outcomes import Outcomes
-from consumer.errors import BrokerUnavailable, RecordRefused
+from consumer.errors import BrokerUnavailable, PartitionAway, RecordRefused
 from consumer.ledger.reading import quarantine
 from consumer.sync.backfill.unread import Unread
 from consumer.sync.health.status import with_unread
@@ -44,7 +44,7 @@ class Lowered(EmbeddedBroker):
             if one.size_bytes > self.limit:
                 outcomes.settle(place, RecordRefused())
             elif one.key in self.away:
-                outcomes.settle(place, BrokerUnavailable())
+                outcomes.settle(place, PartitionAway())
         for places in outcomes.chunks([0] * len(messages), len(messages), 0):
             await super().publish_many(topic, [messages[place] for place in places], timeout_s)
             for place in places:
@@ -194,16 +194,35 @@ async def test_a_walk_goes_on_past_a_listed_event_and_the_next_ones_ask_again(wo
 
 
 # case: G5, O9
-async def test_a_partition_that_takes_nothing_holds_up_its_own_reads(world: World) -> None:
-    """Its records failed all that were read with them, which were read and published again and again."""
+@pytest.mark.parametrize("count", [3, 30], ids=["singly", "listed"])
+async def test_a_partition_that_takes_nothing_holds_up_its_own_reads(world: World, count: int) -> None:
+    """Its records failed all that were read with them, which were read and published again and again; read singly they
+    ended each round at the first of them."""
     away(world, b"default/order:A1")
-    await reads_asked_for(world, 30, large=-1)
+    await reads_asked_for(world, count, large=-1)
     stage = refresh(world)
     for _ in range(3):
         await stage.once()
     [left] = await pending(world)
     assert (left.object_id, left.attempts, left.code) == ("A1", 1, BrokerUnavailable.code)
-    assert len(await answers(world)) == 29, "none twice"
+    assert len(await answers(world)) == count - 1, "none twice"
+
+
+# case: G5, O9, I30
+async def test_beside_a_record_that_is_too_large_a_partition_that_takes_nothing_is_tried_once(world: World) -> None:
+    away(world, b"default/order:A1", b"default/order:A2")
+    cast(Lowered, world.broker).limit = 4096
+    await reads_asked_for(world, 30, large=0)
+    stage = refresh(world)
+    for _ in range(3):
+        await stage.once()
+    assert {row.object_id for row in await pending(world)} >= {"A0", "A1", "A2"}
+    away(world)
+    for _ in range(3):
+        world.clock.advance(900)
+        await stage.once()
+    assert await pending(world) == []
+    assert len({event.id for event in await answers(world)}) == 30
 
 
 # case: G5, O9

@@ -14,7 +14,7 @@ from aiokafka.protocol.produce import ProduceRequest
 
 from consumer.broker.kafka.connection import KafkaConnection, is_reached
 from consumer.causes import of_kafka
-from consumer.errors import BrokerError, BrokerUnavailable
+from consumer.errors import BrokerError, BrokerUnavailable, LogNotReplicated, PartitionAway
 
 ASK_WITHIN_S = 3.0
 ALL_REPLICAS: Final = -1
@@ -30,6 +30,21 @@ def broker_error(error: BaseException, message: str, **fields: Any) -> BrokerErr
     if known is None:
         return BrokerUnavailable(message, **fields, reason=type(error).__name__)
     return type(known)(**{**fields, **known.fields})
+
+
+def of_partition(error: BrokerError, cluster: Any, topic: str, number: int) -> BrokerError:
+    """The same as PartitionAway where this partition has no leader, or lost half of its replicas, while another of its
+    topic is well, as far as aiokafka's `cluster` knows; else as it is. What names another cause stays it."""
+    if type(error) not in (BrokerUnavailable, LogNotReplicated):
+        return error
+    parts = cluster._partitions.get(topic, {})  # aiokafka has no other word for who is in sync
+    if number not in parts or _is_well(parts[number]) or not any(map(_is_well, parts.values())):
+        return error
+    return PartitionAway(error.message, **{**error.fields, "topic": topic, "partition": number})
+
+
+def _is_well(partition: Any) -> bool:
+    return partition.leader != -1 and len(partition.isr) * 2 > len(partition.replicas)
 
 
 async def why_unreachable(connection: KafkaConnection) -> BrokerError | None:

@@ -22,7 +22,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from consumer.broker.base import Message
-from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
+from consumer.broker.kafka.causes import REFUSALS, broker_error, of_partition, why_unreachable
 from consumer.broker.kafka.connection import KafkaConnection, end
 from consumer.broker.kafka.lanes import (
     Item,
@@ -205,7 +205,11 @@ class KafkaPublisher:
             for lane, item in queued:
                 if not item.sent:
                     give_up(lane, item)
-        return cast("list[BrokerError | None]", outcomes)  # what `settle` and `expire` tell, and no more
+        found = cast("list[BrokerError | None]", outcomes)  # what `settle` and `expire` tell, and no more
+        return [
+            error if error is None else _of_partition(error, self._producer, lane)
+            for error, (lane, _) in zip(found, queued, strict=True)
+        ]
 
     # --- lanes -----------------------------------------------------------------------------------------------
 
@@ -315,7 +319,7 @@ class KafkaPublisher:
         is_too_large = isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError)
         if not is_too_large:
             refused = broker_error(error, "the broker refused a batch", topic=flight.lane.topic)
-            refuse(flight.lane, flight.items, refused)
+            refuse(flight.lane, flight.items, _of_partition(refused, producer, flight.lane))
         elif len(flight.items) == 1:
             refuse(flight.lane, flight.items, _too_large(flight))
         else:
@@ -341,18 +345,19 @@ class KafkaPublisher:
         self._replaced.lasts(reason)
         self._producer = None
         if not spares_others:
-            self._fail_flights(reason)
+            self._fail_flights(producer, reason)
         self._spawn(self._replace(producer, reason))
 
-    def _fail_flights(self, reason: str) -> None:
+    def _fail_flights(self, producer: Any, reason: str) -> None:
         flights, self._flights = list(self._flights.values()), {}
         for flight in flights:
-            refuse(flight.lane, flight.items, BrokerUnavailable("the broker does not acknowledge", reason=reason))
+            error = BrokerUnavailable("the broker does not acknowledge", reason=reason)
+            refuse(flight.lane, flight.items, _of_partition(error, producer, flight.lane))
             self._landed(flight.lane)
 
     async def _replace(self, producer: Any, reason: str) -> None:
         await end(producer, END_WITHIN_S)
-        self._fail_flights(reason)  # of those that were spared, what was not acknowledged meanwhile
+        self._fail_flights(producer, reason)  # of those that were spared, what was not acknowledged meanwhile
         away = Condition("producer_not_started_again")
         wait_s = RENEW_WAIT_S
         while True:
@@ -396,6 +401,10 @@ def _is_gone(producer: Any, lane: Lane) -> bool:
         LOG.warning("topic_has_fewer_partitions", topic=lane.topic, partitions=there, before=len(lanes))
         del lanes[there:]
     return lane.number >= there
+
+
+def _of_partition(error: BrokerError, producer: Any | None, lane: Lane) -> BrokerError:
+    return error if producer is None else of_partition(error, producer.client.cluster, lane.topic, lane.number)
 
 
 def _too_large(flight: _Flight) -> BrokerError:

@@ -20,7 +20,7 @@ from sqlalchemy import Row
 
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock, Pace, is_set_within
-from consumer.errors import TOO_LARGE, BrokerError, LedgerError
+from consumer.errors import ALONE, TOO_LARGE, BrokerError, LedgerError
 from consumer.ledger import Database
 from consumer.ledger.handling import outbox
 from consumer.ledger.leases import RELAY_LEASE_S
@@ -118,7 +118,7 @@ class Relay:
             await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
         except BrokerError as error:
             published, refused = _apart(rows, error.durable)
-            if published or self._held or self._is_trying or isinstance(error, TOO_LARGE):
+            if published or self._held or self._is_trying or isinstance(error, ALONE):
                 self._hold(refused, 1 if isinstance(error, TOO_LARGE) else BATCH)
             return published, error
         return rows, None

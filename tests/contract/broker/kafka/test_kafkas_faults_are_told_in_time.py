@@ -27,6 +27,7 @@ from consumer.errors import (
     BrokerUnavailable,
     LogCompressed,
     LogNotReplicated,
+    PartitionAway,
     RecordRefused,
     RecordTooLarge,
     TopicMisconfigured,
@@ -504,6 +505,11 @@ async def test_partitions_without_a_leader_hold_up_their_own_records_and_keep_no
         await late.ensure_topics([wanted])
         await sudden.start()
         assert await durable(late) == await durable(sudden) == went
+        headless = [sent[place] for place in sorted(set(range(40)) - went)]
+        for some in (headless[:1], headless):  # alone it is told from a broker that is away
+            with pytest.raises(PartitionAway) as told:
+                await broker.publish_many(wanted.name, some)
+            assert (told.value.code, told.value.durable) == (BrokerUnavailable.code, frozenset())
         await asyncio.gather(*(one.stop(5.0) for one in (broker, late, sudden)))
 
 
