@@ -28,7 +28,7 @@ from handlers.access.tables import (
 from handlers.findings import close_finding, open_finding
 
 GRANTED, REVOKED, CUSTOMER_DUE = "access.granted", "access.revoked", "access.customer_due"
-SUBSCRIPTIONS_MAX, NOBODYS_MAX = 200, 200
+ENDED_MAX, NOBODYS_MAX = 200, 200
 SOON = timedelta(seconds=5)
 
 
@@ -163,14 +163,12 @@ async def _lock(ctx: Context, customer: str, at: datetime) -> datetime:
 
 
 async def _subscriptions(ctx: Context, customer: str) -> dict[str, Subscription]:
-    """The customer's subscriptions, live ones first; bounded."""
-    ended_last = case((SUBSCRIPTIONS.c.status == "ENDED", 1), else_=0)
-    wanted = (
-        select(SUBSCRIPTIONS)
-        .where(SUBSCRIPTIONS.c.application == ctx.application, SUBSCRIPTIONS.c.customer == customer)
-        .order_by(ended_last, SUBSCRIPTIONS.c.ended_at.desc())
-        .limit(SUBSCRIPTIONS_MAX)
-    )
+    """The customer's subscriptions: each that may give something, and of those that ended the last ones."""
+    has_ended = case((SUBSCRIPTIONS.c.status == ENDED, 1), else_=0)
+    number = func.row_number().over(partition_by=has_ended, order_by=SUBSCRIPTIONS.c.ended_at.desc())
+    his = (SUBSCRIPTIONS.c.application == ctx.application) & (SUBSCRIPTIONS.c.customer == customer)
+    found = select(SUBSCRIPTIONS, has_ended.label("has_ended"), number.label("number")).where(his).subquery()
+    wanted = select(found).where((found.c.has_ended == 0) | (found.c.number <= ENDED_MAX))
     rows = (await ctx.session.execute(wanted)).mappings()
     return {row["subscription_id"]: to_subscription(row) for row in rows}
 

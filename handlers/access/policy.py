@@ -8,11 +8,12 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from handlers.pointers import TEST_MARKERS, Markers, Pointers
 
 DEFAULT_ENTITLEMENT = "default"
+ENTITLEMENT_MAX_CHARS = 100
 _DURATION = re.compile(r"([0-9]{1,9})([smhd])\Z")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 DURATION_MAX = timedelta(days=36_500)  # a time that is reckoned with it stays a time
@@ -43,6 +44,8 @@ def past_due(text: object) -> str:
 
 Duration = Annotated[timedelta, BeforeValidator(duration)]
 PastDue = Annotated[str, BeforeValidator(past_due)]
+EntitlementName = Annotated[str, StringConstraints(max_length=ENTITLEMENT_MAX_CHARS, pattern=r"^[^\x00]+$")]
+"""One that is stored as it is: what stands is found by it."""
 
 
 class Brake(BaseModel):
@@ -70,7 +73,7 @@ class Policy(BaseModel):
 
     past_due: PastDue = "grace:14d"
     past_due_by_price: Mapping[str, PastDue] = Field(default_factory=dict)
-    entitlements: Mapping[str, Sequence[str]] | None = None
+    entitlements: Mapping[str, Sequence[EntitlementName]] | None = None
     brake: Brake | None = Brake()
     provisional_after: Duration | None = timedelta(seconds=3)
     resubscribe: Duration = timedelta(minutes=10)

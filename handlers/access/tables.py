@@ -9,6 +9,7 @@ from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, String
 from sqlmodel import Field
 
 from consumer.plugin import TableRow, UtcDateTime, Words
+from handlers.access.policy import ENTITLEMENT_MAX_CHARS
 from handlers.findings import Finding
 
 NOBODYS = "customer IS NULL AND version = 0"
@@ -102,7 +103,7 @@ class AccessEntitlement(TableRow, table=True):
 
     application: str = _text(64, key=True)
     customer: str = _text(255, key=True)
-    entitlement: str = _text(100, key=True)
+    entitlement: str = _text(ENTITLEMENT_MAX_CHARS, key=True)
     allowed: bool = _flag()
     until: datetime | None = _time()
     reasons: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
@@ -122,7 +123,7 @@ class AccessSource(TableRow, table=True):
     id: str = _text(255, key=True)
     kind: str = Field(sa_column=Column(String(20), nullable=False))
     customer: str = Field(sa_column=Column(Words(255), nullable=False))
-    entitlement: str | None = _text(100)
+    entitlement: str | None = _text(ENTITLEMENT_MAX_CHARS)
     until: datetime | None = _time()
     reason: str | None = _text(500)
     by: str | None = _text(100)

@@ -11,6 +11,7 @@ import pytest
 
 from consumer.errors import ConsumerError
 from consumer.events import Source, Trust
+from handlers.access.policy import Policy
 from handlers.access.tables import ENTITLEMENTS, FINDINGS, SUBSCRIPTIONS
 from handlers.findings import as_seen
 from tests.access.shop import CUSTOMER, Shop
@@ -896,3 +897,24 @@ async def test_an_unmarked_test_event_that_was_read_grants_nothing(shop: Shop) -
     assert shop.effects == [], "the event is listed, but there is no such subscription to be read"
     await shop.reads("ACTIVE")
     assert shop.effects == ["granted default"]
+
+
+async def test_who_has_many_subscriptions_gets_what_each_of_them_gives(shop_with: Callable[..., Shop]) -> None:
+    """Of a reseller's 200 were looked at: what the next one paid for was never given, and nothing said so."""
+    # case: A27
+    shop = shop_with(entitlements={"seat": ["seat"], "pro": ["pro"]})
+    for number in range(201):
+        await shop.reads("ACTIVE", f"S{number:03}", price_id="seat")
+    await shop.reads("ACTIVE", "S999", price_id="pro")
+    assert shop.effects == ["granted seat", "granted pro"]
+    await shop.happens("created", "S999")
+    await shop.reads("ENDED", "S999", price_id="pro")
+    await shop.pass_time(hours=1)
+    assert shop.effects[2:] == ["revoked pro"]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 101, "a\0b"])
+def test_an_entitlement_that_cannot_be_stored_as_it_is_is_refused(name: str) -> None:
+    """What stood was not found by its name, and each decision granted and revoked it anew."""
+    with pytest.raises(ValueError, match="entitlements"):
+        Policy(entitlements={"price": [name]})
