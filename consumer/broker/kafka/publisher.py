@@ -160,6 +160,8 @@ class KafkaPublisher:
             loop.call_later(SWEEP_EVERY_S, self._sweep)
         try:
             await done
+        except BrokerUnavailable as error:
+            raise _of_partition(error, self._producer, lane) from None
         finally:
             del self._deadlines[done]
             self._release(1, size)

@@ -3,8 +3,9 @@
 The letter is written in the transaction in which the run dies, published afterwards, then marked: after a crash in
 between it goes out twice, nothing is lost. The ledger stays the place to act on a dead run; the topic is for others.
 
-Those that a lowered limit refuses wait in the ledger, however many they are. Younger ones go before them; then they are
-tried again in turn, until one is refused, every few seconds: each refusal costs a producer.
+Those that a lowered limit refuses, or whose partition takes nothing, wait in the ledger, however many they are. Younger
+ones go before them; then they are tried again in turn, until one is refused, every few seconds: each refusal costs a
+producer, or seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker.base import Broker, Message
 from consumer.clock import Clock, is_set_within, until_tick
-from consumer.errors import TOO_LARGE, BrokerError, LedgerError, RecordRefused, RecordTooLarge
+from consumer.errors import TOO_LARGE, BrokerError, LedgerError, PartitionAway, RecordRefused, RecordTooLarge
 from consumer.ledger import Database
 from consumer.ledger.handling import dead
 from consumer.ledger.handling.dead import Letter
@@ -117,13 +118,15 @@ class DeadLetters:
         for letter in letters:
             try:
                 await self._publish(letter)
-            except RecordRefused as error:
+            except (RecordRefused, PartitionAway) as error:
                 failure = error
                 self._again_s = self._clock.monotonic() + RETRY_S
                 if letter.row.id <= refused:
                     self._tried = letter.row.id
                     break
                 self._refused = letter.row.id
+                if isinstance(error, PartitionAway):
+                    break
             except BrokerError as error:
                 return published, error
             else:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -115,13 +116,25 @@ class Relay:
         """Which are durable, and why the others are not. Where the log takes others, one that it does not take holds up
         those of its key, which come after it, until it is tried again, and nobody else."""
         try:
-            await self._broker.publish_many(self._topic, [self._message(row) for row in rows])
+            await self._send([self._message(row) for row in rows])
         except BrokerError as error:
             published, refused = _apart(rows, error.durable)
             if published or self._held or self._is_trying or isinstance(error, ALONE):
                 self._hold(refused, 1 if isinstance(error, TOO_LARGE) else BATCH)
             return published, error
         return rows, None
+
+    async def _send(self, messages: Sequence[Message]) -> None:
+        """Publish, and lead on meanwhile: what is not acknowledged takes as long as the lease, and who leads next would
+        know nothing of what is held, and try it first."""
+        sending = asyncio.ensure_future(self._broker.publish_many(self._topic, messages))
+        try:
+            while not (await asyncio.wait([sending], timeout=RELAY_LEASE_S / 4))[0]:
+                with suppress(LedgerError):
+                    await self._tenure.take()
+        finally:
+            sending.cancel()
+        await sending
 
     def _hold(self, keys: Iterable[tuple[str, str]], again: int) -> None:
         if self._is_trying or not self._held:  # a refusal of others puts no try off

@@ -16,7 +16,7 @@ from consumer.broker import Broker, Message
 from consumer.broker.outcomes import Outcomes
 from consumer.clock import DrivenClock, Pace, SystemClock
 from consumer.errors import BrokerError, BrokerUnavailable, RecordRefused
-from consumer.ledger import Database
+from consumer.ledger import Database, leases
 from consumer.ledger.handling import outbox
 from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.tenure import Tenure
@@ -94,6 +94,61 @@ async def test_who_does_not_lead_asks_for_the_lease_now_and_then_however_often_i
     clock.advance(relay.FOLLOWS_S)
     await emit(database, 0)
     assert await follower.once() == 1
+
+
+class Waiting:
+    """A broker that acknowledges nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.begun, self.acknowledges = asyncio.Event(), asyncio.Event()
+
+    async def publish_many(self, topic: str, sent: Sequence[Message]) -> None:
+        """As a Broker does."""
+        self.begun.set()
+        await self.acknowledges.wait()
+
+
+async def test_who_waits_for_an_acknowledgement_leads_on(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A try of what is held took as long as the lease, and so did the next leader's, who knew nothing of it: with two
+    workers nothing went out beside a partition that takes nothing."""
+    # case: B26, G5
+    monkeypatch.setattr(relay, "RELAY_LEASE_S", LEASE_S)
+    topic, clock = Waiting(), SystemClock()
+    leads = Relay(database=database, broker=cast(Any, topic), topic=TOPIC, clock=clock, worker="leads")
+    follows = Relay(database=database, broker=cast(Any, topic), topic=TOPIC, clock=clock, worker="follows")
+    await emit(database, 0)
+    publishing = asyncio.create_task(leads.once())
+    await topic.begun.wait()
+
+    async def until() -> datetime:
+        async with database.reading() as session:
+            lease = await leases.current(session, relay.ROLE)
+        assert lease is not None
+        return lease.until
+
+    first = await until()
+
+    async def would_be_over() -> bool:
+        assert await follows.once() == 0
+        assert not follows.leads
+        return await until() > first + timedelta(seconds=LEASE_S)
+
+    await eventually(would_be_over, within_s=30, every_s=0.05, what="the lease is renewed")
+    topic.acknowledges.set()
+    assert await publishing == 1
+    assert leads.leads
+
+
+async def test_what_is_sent_ends_with_who_sends_it(database: Database) -> None:
+    topic = Waiting()
+    leads = Relay(database=database, broker=cast(Any, topic), topic=TOPIC, clock=SystemClock(), worker="leads")
+    await emit(database, 0)
+    publishing = asyncio.create_task(leads.once())
+    await topic.begun.wait()
+    publishing.cancel()
+    with suppress(asyncio.CancelledError):
+        await publishing
+    assert [one for one in asyncio.all_tasks() if "publish_many" in repr(one) and not one.cancelling()] == []
 
 
 class Topic:

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from consumer.broker.base import Message
 from consumer.clock import DrivenClock
-from consumer.errors import BrokerUnavailable, LedgerUnavailable, RecordRefused, RecordTooLarge
+from consumer.errors import BrokerUnavailable, LedgerUnavailable, PartitionAway, RecordRefused, RecordTooLarge
 from consumer.ledger import Database
 from consumer.ledger.handling import dead
 from consumer.ledger.handling.dead import Letter
@@ -193,6 +193,20 @@ async def test_letters_that_are_published_are_marked_though_another_is_refused(
         await letters_of(sqlite_ledger, topic).once()
     assert topic.went == went
     assert kept.wait == "".join(name for name in "abc" if name not in went)
+
+
+async def test_letters_whose_partition_takes_nothing_hold_up_no_younger_ones(
+    monkeypatch: pytest.MonkeyPatch, sqlite_ledger: Database
+) -> None:
+    # case: R10, O9
+    topic, kept = Refusing("bc", PartitionAway), Kept(monkeypatch, "abcd")
+    letters = letters_of(sqlite_ledger, topic)
+    for went in ("a", "a"):
+        with pytest.raises(PartitionAway):
+            await letters.once()
+        assert topic.went == went, "one try of such a letter a look"
+    await letters.once()
+    assert (topic.went, kept.wait) == ("ad", "bc")
 
 
 async def test_however_many_are_refused_younger_letters_go_out(

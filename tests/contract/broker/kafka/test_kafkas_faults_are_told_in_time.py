@@ -510,6 +510,8 @@ async def test_partitions_without_a_leader_hold_up_their_own_records_and_keep_no
             with pytest.raises(PartitionAway) as told:
                 await broker.publish_many(wanted.name, some)
             assert (told.value.code, told.value.durable) == (BrokerUnavailable.code, frozenset())
+        with pytest.raises(PartitionAway):
+            await broker.publish(wanted.name, headless[0])
         await asyncio.gather(*(one.stop(5.0) for one in (broker, late, sudden)))
 
 
