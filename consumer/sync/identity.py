@@ -1,27 +1,30 @@
 """Identity: whose data the ledger holds, checked against whose credentials these are, before anything is written.
 
 With the wrong application's credentials every list would show somebody else's orders, and ours would seem gone
-(cases B32, S7, S8). An application that was replaced by a new one gets a new name here; its old data stay as they are.
-One that the ledger holds keeps its name: under another all of it is unknown, and what was paid in the last hour would
-be shipped once more.
+(cases B32, S7, S8). So it is where the service, or what lies before it, comes to answer for another one: what was read
+is told only when it says that it is ours still. An application that was replaced by a new one gets a new name here; its
+old data stay as they are. One that the ledger holds keeps its name: under another all of it is unknown, and what was
+paid in the last hour would be shipped once more.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from consumer.errors import WrongApplication
+from consumer.errors import WrongApplication, again
 from consumer.events import first
 from consumer.ledger.reading import sync_state
 from consumer.ledger.reading.sync_state import IDENTITY, KeptState
-from consumer.payments import ApiError, Priority, ServerError
+from consumer.payments import ApiError, PaymentsError, Priority, ServerError
 from consumer.sync.api import held_up_s
 from consumer.sync.application import Application
 from consumer.telemetry.logs import Condition
 
 # The service shows none of the application record's fields: where its own id may be.
 ID_PLACES: Final = ("/id", "/app_id", "/application_id", "/application/id", "/data/id")
+VOUCHED_S: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,9 @@ class Identity:
 
     def __init__(self, app: Application) -> None:
         self._app = app
+        self._looking = asyncio.Lock()
+        self._looked_s = float("-inf")
+        self._wrong: WrongApplication | None = None
         self._unread = Condition("identity_not_read", monotonic=app.clock.monotonic, application=app.name)
 
     async def check(self, *, remember: bool = True, priority: Priority = Priority.CONFIRM) -> None:
@@ -62,9 +68,33 @@ class Identity:
         # A record may come to show another id beside the one that is known (case U26).
         known = replace(known, service_id=kept.service_id if kept.service_id in shown else next(iter(shown), None))
         self._compare(kept, known)
+        self._looked()
         if kept == Owner() and remember:
             async with self._app.database.transaction() as session:
                 await self._app.keep(session, known)
+
+    async def vouch(self) -> None:
+        """What was read just now is ours, as far as the service says whom it answers for. It is asked again when it was
+        not in VOUCHED_S. That it does not say so proves nothing. Raises WrongApplication, LedgerError."""
+        async with self._looking:
+            if self._app.clock.monotonic() - self._looked_s >= VOUCHED_S:
+                self._looked(await self._found_wrong())
+        if self._wrong is not None:
+            raise again(self._wrong)
+
+    def _looked(self, wrong: WrongApplication | None = None) -> None:
+        self._looked_s, self._wrong = self._app.clock.monotonic(), wrong
+
+    async def _found_wrong(self) -> WrongApplication | None:
+        if (await self._app.kept(Owner)).service_id is None:
+            return None
+        try:
+            await self.check(remember=False)
+        except WrongApplication as error:
+            return error
+        except PaymentsError as error:
+            self._unread.lasts(error)
+        return None
 
     async def _held_as(self, known: Owner) -> str | None:
         """The name under which the ledger has them already."""

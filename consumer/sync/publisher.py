@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakSet
 
@@ -53,12 +53,20 @@ class Left:
 
 
 class EventPublisher:
-    """Publishes events on one topic, each durable when `publish` returns."""
+    """Publishes events on one topic, each durable when `publish` returns. `vouch` raises where they may be nobody's
+    here."""
 
-    def __init__(self, broker: Broker, topic: str) -> None:
+    def __init__(self, broker: Broker, topic: str, *, vouch: Callable[[], Awaitable[None]] | None = None) -> None:
         self._broker = broker
         self._topic = topic
+        self._vouch = vouch
         self._ids = WeakSet[PublishedIds]()
+
+    def vouched_by(self, vouch: Callable[[], Awaitable[None]]) -> EventPublisher:
+        """The same for one application, by its own word. The sets of ids of both share their room."""
+        found = EventPublisher(self._broker, self._topic, vouch=vouch)
+        found._ids = self._ids
+        return found
 
     def ids(self) -> PublishedIds:
         """A set of ids; all of this publisher's share their room."""
@@ -73,9 +81,11 @@ class EventPublisher:
         `plan` marks them as part of a plan (`seed`, or a replay's) for the workers. What is larger than the topic takes
         is published as `smaller` makes it, where that is given. Returned are those that are too large all the same, or
         of a partition that takes nothing: they are not published, and must not hold up all the others for ever (case
-        U1).
+        U1). What `vouch` raises is raised before anything is published.
         """
         left = Left()
+        if events and self._vouch is not None:
+            await self._vouch()
         for some in portions(events, CHUNK_EVENTS):
             try:
                 await self._send(some, plan)

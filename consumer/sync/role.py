@@ -111,7 +111,8 @@ class ApplicationSync:
             metrics=metrics or Metrics(),
         )
         self.identity = Identity(app)
-        self.reconcile = Reconcile(app, publisher, policy=policy.reconcile)
+        publisher = publisher.vouched_by(self.identity.vouch)
+        self.reconcile = Reconcile(app, publisher, policy=policy.reconcile, identity=self.identity)
         settlement = Settlement(app, publisher)
         self.backfill = Backfill(app, settlement, policy=policy.backfill, reconcile_due=self.reconcile.wake)
         self.confirm = Confirm(app, settlement, policy=policy.confirm, catch_up=CatchUp(self.backfill))
