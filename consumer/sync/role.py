@@ -112,7 +112,7 @@ class ApplicationSync:
         )
         self.identity = Identity(app)
         publisher = publisher.vouched_by(self.identity.vouch)
-        self.reconcile = Reconcile(app, publisher, policy=policy.reconcile, identity=self.identity)
+        self.reconcile = Reconcile(app, publisher, policy=policy.reconcile)
         settlement = Settlement(app, publisher)
         self.backfill = Backfill(app, settlement, policy=policy.backfill, reconcile_due=self.reconcile.wake)
         self.confirm = Confirm(app, settlement, policy=policy.confirm, catch_up=CatchUp(self.backfill))

@@ -37,20 +37,13 @@ class Reconcile(WokenStage):
     payments in between. `report`: of the walk under way or the last one, as far as it came; None when it
     found nothing yet."""
 
-    def __init__(
-        self,
-        app: Application,
-        publisher: EventPublisher,
-        *,
-        policy: ReconcilePolicy | None = None,
-        identity: Identity | None = None,
-    ) -> None:
+    def __init__(self, app: Application, publisher: EventPublisher, *, policy: ReconcilePolicy | None = None) -> None:
         super().__init__(f"reconcile {app.name}", app.clock)
         self._app = app
         self._policy = policy or ReconcilePolicy()
         self._comparison = Comparison(app, publisher, self._policy)
         self._newest = NewestPayments(app, self._comparison)
-        self._identity = identity or Identity(app)
+        self._identity = Identity(app)
         monotonic = app.clock.monotonic
         self._braked = Condition("reconcile_braked", level="error", monotonic=monotonic, application=app.name)
         self._unplaced = Condition("reconcile_found_unplaced", monotonic=monotonic, application=app.name)
