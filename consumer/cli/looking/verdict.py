@@ -309,7 +309,8 @@ def _reading(
         wait = f"{one.hints} delivery(s) wait to be confirmed, and " if one.hints else ""
         text = f"{one.application}: no API credentials: {wait}what webhooks lose stays lost"
         return [Finding(Grade.DEGRADED, "no_credentials", text)]
-    unsigned = refused if refused is not None and are_ours(refused, one.silent_since, now) else None
+    is_missed = one.missing is not None
+    unsigned = refused if refused and are_ours(refused, one.silent_since, now, is_missed=is_missed) else None
     found = {
         "credentials_refused": one.refused_at and "the service refuses the credentials: `consumer doctor` says why",
         "signatures_refused": unsigned and f"{unsigned.text}, none verified, and the list finds events; {ADVICE}",

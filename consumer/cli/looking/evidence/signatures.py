@@ -61,9 +61,11 @@ def refused_signatures(processes: Sequence[Process]) -> Mapping[str, Refused]:
     return found
 
 
-def are_ours(one: Refused, silent_since: datetime | None, now: datetime) -> bool:
-    """Whether the list proves that they were the service's: it shows events, and nothing verified brought them."""
-    return silent_since is not None and now - one.last_at <= REMEMBERED
+def are_ours(one: Refused, silent_since: datetime | None, now: datetime, *, is_missed: bool) -> bool:
+    """Whether the list proves that they were the service's: it shows events, and nothing verified brought them.
+    `is_missed`: it shows some now that are not here, which is no proof yet where few were signed."""
+    is_shown = silent_since is not None or (is_missed and one.signed >= REFUSED_MIN)
+    return is_shown and now - one.last_at <= REMEMBERED
 
 
 def look_ours(one: Refused, now: datetime) -> bool:

@@ -14,6 +14,7 @@ from consumer.cli.looking.verdict import judge
 from consumer.clock import DrivenClock
 from consumer.ledger import Database
 from consumer.ledger.processes import FLOODED, SIGNATURES, Process, listed
+from consumer.sync.canary.sightings import Missed
 from consumer.sync.health.status import ApplicationStatus
 from consumer.telemetry.internal import Readiness
 from consumer.telemetry.metrics import Metrics
@@ -42,6 +43,15 @@ def test_events_in_the_list_prove_that_the_secret_is_wrong() -> None:
     assert "CONSUMER_WEBHOOK_SECRETS" in finding.text
     [finding] = found(serve(last_s=4000.0), reading=silent)
     assert finding.code == "webhooks_silent", "nothing was refused lately: they do not come at all"
+
+
+# case: O1
+def test_the_cause_is_named_beside_what_is_missed_before_two_walks_prove_silence() -> None:
+    """`paid_there_but_not_here` alone stood there for a minute, and says nothing of a secret."""
+    missed = replace(READ, missing=Missed(orders=1, events=2, ids=("order:A1",), age_s=40.0))
+    assert [one.code for one in found(serve(), reading=missed)] == ["signatures_refused", "paid_there_but_not_here"]
+    for strangers in (serve(signed=2), serve(last_s=4000.0)):
+        assert [one.code for one in found(strangers, reading=missed)] == ["paid_there_but_not_here"]
 
 
 # case: O1
