@@ -103,7 +103,8 @@ class Heartbeat:
             _log.warning("clock_differs", ahead_s=round(self._clock.ahead.total_seconds(), 1))
 
     def _own(self) -> Database:
-        self._database = self._database or Database(self._url, pool_size=1, create=False)
+        # The cause of a locked ledger is had before the beat's time is over, and is told as what it is.
+        self._database = self._database or Database(self._url, pool_size=1, create=False, lock_s=LIMIT_S * 0.8)
         return self._database
 
     async def beat(self) -> None:
