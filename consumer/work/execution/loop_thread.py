@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from asyncio.futures import _chain_future  # type: ignore[attr-defined]  # as asyncio.wrap_future does
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -25,7 +26,7 @@ import structlog
 
 from consumer.plugin.http import open_session
 from consumer.telemetry.loop_watch import Blocked, LoopWatch
-from consumer.work.execution.matter import Descendant, Matter, Threads, current, descendant, first_task
+from consumer.work.execution.matter import Begun, Descendant, Matter, Threads, current, descendant, first_task
 
 THREADS, HUNG_MOST = 64, 32
 """For the handlers' `asyncio.to_thread`. When so many of them hang there are new ones, before nobody has any."""
@@ -60,6 +61,8 @@ class _HandlerLoop(asyncio.SelectorEventLoop):
     request. While it stands still with its process its time does, too: what came meanwhile is taken, and not called
     late."""
 
+    _default_executor: Executor  # asyncio's own
+
     def __init__(self) -> None:
         self._waits = _Selector()
         super().__init__(self._waits)
@@ -80,9 +83,12 @@ class _HandlerLoop(asyncio.SelectorEventLoop):
         return threads
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        future = super().run_in_executor(executor, func, *args)
-        if (matter := current()) is not None:
-            matter.began(future, sys._getframe(1))
+        if (matter := current()) is None:
+            return super().run_in_executor(executor, func, *args)
+        future = Begun[T](loop=self)
+        future.matter = matter
+        _chain_future((executor or self._default_executor).submit(func, *args), future)
+        matter.began(future, sys._getframe(1))
         return future
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:

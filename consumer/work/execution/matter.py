@@ -2,18 +2,22 @@
 
 What the author's code began, and left behind when the handler returned, is waited for: it may be the effect. What a
 library began is the library's own: a connection's reader or a client's keepalive outlives many calls.
+
+An error counts at which nobody looked. asyncio knows that of each future; `gather` and `shield` look for whoever waits
+for theirs, so that one is asked instead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, ContextVar
-from functools import cached_property
-from types import CodeType, FrameType
+from functools import cached_property, partial
+from types import BuiltinMethodType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any, TypeVar, cast
 
 from consumer.work.place import Home, home_of, place_at
@@ -21,6 +25,11 @@ from consumer.work.place import Home, home_of, place_at
 T = TypeVar("T")
 Work = Coroutine[Any, Any, T] | Generator[Any, None, T]
 """What a loop may be given to make a task of."""
+
+_RELAYS = {
+    code for one in (asyncio.gather, asyncio.shield) for code in one.__code__.co_consts if isinstance(code, CodeType)
+}
+"""Whose callbacks look at a future's error for another one, their `outer`."""
 
 _matter: ContextVar[Matter | None] = ContextVar("matter", default=None)
 
@@ -36,6 +45,9 @@ class Matter:
         """What the author's code began and nobody has looked at yet, and where."""
         self.is_over = False
         self.stuck_at: str | None = None
+        self._is_late = False
+        self._instead: set[asyncio.Future[Any]] = set()
+        self._unseen: list[BaseException] = []
         self._function = function
 
     @cached_property
@@ -51,12 +63,23 @@ class Matter:
         self.left[what] = (frame.f_code, frame.f_lineno)
         what.add_done_callback(self._ended)
 
+    def asked(self, what: asyncio.Future[Any], error: BaseException, asker: FrameType) -> None:
+        """It failed, and its error was asked for there. Where that is a relay, `outer` tells it to whoever waits."""
+        outer = asker.f_locals.get("outer") if asker.f_code in _RELAYS else None
+        if outer is None or what not in self.left:
+            return
+        hearing = {outer, *_awaiting(outer)}
+        waiting = {one for one in hearing if isinstance(one, asyncio.Task)}
+        self._instead |= hearing - waiting
+        # An error that is a result of `gather` is nobody's who looks: behind the handler's end it is who waits by now.
+        if not waiting and (outer.cancelled() or (self._is_late and asker.f_locals.get("return_exceptions"))):
+            self._unseen.append(error)
+
     async def rest(self) -> BaseException | None:
         """Wait for what the author's code left behind. Returns the errors that nobody looked at, as a group. Cancelled,
         it cancels that, waits for it all the same, and `stuck_at` says where the first of it was begun."""
-        late: set[asyncio.Future[Any]] = set()
+        self._is_late = True
         while alive := [one for one in self.left if not one.done()]:
-            late.update(alive)
             try:
                 await asyncio.wait(alive)
             except asyncio.CancelledError:
@@ -65,14 +88,16 @@ class Matter:
                     one.cancel()
                 await asyncio.wait(alive)
                 raise
-        ended = [one for one in self.left if not one.cancelled() and (one in late or one._log_traceback)]
-        errors = [error for one in ended if (error := one.exception()) is not None]
+        ended = [one for one in (*self.left, *self._instead) if one.done() and not one.cancelled()]
+        errors = [error for one in ended if one._log_traceback and (error := one.exception()) is not None]
+        errors += self._unseen
         return BaseExceptionGroup("left behind", errors) if errors else None
 
     def end(self) -> None:
         """The attempt is over: what begins from now on is nobody's."""
         self.is_over = True
         self.left.clear()
+        self._instead.clear()
 
     def _ended(self, what: asyncio.Future[Any]) -> None:
         if what.cancelled() or not what._log_traceback:
@@ -84,8 +109,21 @@ def current() -> Matter | None:
     return _matter.get()
 
 
-class Descendant(asyncio.Task[T]):
-    """A task on a loop of ours; `matter` is what it came of. What it is called itself is free."""
+class Begun(asyncio.Future[T]):
+    """A future on a loop of ours; `matter` is what it came of, which hears who asks for its error."""
+
+    matter: Matter | None = None
+
+    def exception(self) -> BaseException | None:
+        """As any future's."""
+        error = super().exception()
+        if error is not None and self.matter is not None:
+            self.matter.asked(self, error, sys._getframe(1))
+        return error
+
+
+class Descendant(Begun[T], asyncio.Task[T]):
+    """A task on a loop of ours. What it is called itself is free."""
 
     def __init__(self, work: Work[T], **named: Any) -> None:
         self.matter = _matter.get()
@@ -122,6 +160,34 @@ class Threads(ThreadPoolExecutor):
             matter.threads.add(future)
             future.add_done_callback(matter.threads.discard)
         return future
+
+
+def _awaiting(what: asyncio.Future[Any]) -> Iterator[asyncio.Future[Any]]:
+    """Tasks that wait for it, and futures that stand for it: what its callbacks hold, and what those of such a future
+    hold."""
+    at, seen = [what], {what}
+    while at:
+        for callback, _ in at.pop()._callbacks or ():
+            for one in _held_by(callback):
+                if isinstance(one, asyncio.Future) and one not in seen:
+                    seen.add(one)
+                    if not isinstance(one, asyncio.Task):
+                        at.append(one)
+                    yield one
+
+
+def _held_by(callback: Any) -> Iterator[object]:
+    """What it is to tell: a task (`await`, a TaskGroup), or a future (`gather`, `shield`, `wait`, `wait_for`)."""
+    if isinstance(callback, partial):
+        yield from callback.args
+    elif isinstance(callback, FunctionType):
+        with contextlib.suppress(ValueError):  # an empty cell
+            yield from [cell.cell_contents for cell in callback.__closure__ or ()]
+    elif isinstance(callback, MethodType | BuiltinMethodType):
+        owner = callback.__self__
+        if isinstance(owner, asyncio.TaskGroup):
+            owner = owner._parent_task  # type: ignore[attr-defined]  # nobody else tells whose group it is
+        yield owner
 
 
 def _is_between(frame: FrameType) -> bool:

@@ -26,6 +26,8 @@ from tests.work.workshop import order_paid
 NO_CONTEXT: Any = None
 FILE = "/".join(Path(__file__).parts[-5:])
 PATIENCE_S = 20.0
+KEPT: list[asyncio.Future[None]] = []
+"""What nobody waits for, and somebody has."""
 Function = Callable[[Event, Context], Coroutine[Any, Any, None]]
 
 
@@ -97,6 +99,23 @@ async def shielded(warehouse: Warehouse) -> None:
         await asyncio.wait_for(asyncio.shield(warehouse.post()), 0.001)
 
 
+async def gathered_in_threads(warehouse: Warehouse) -> None:
+    asyncio.gather(asyncio.get_running_loop().run_in_executor(None, warehouse.post_blocking))
+
+
+async def gathered_twice(warehouse: Warehouse) -> None:
+    asyncio.gather(asyncio.gather(warehouse.post()), asyncio.sleep(0))
+
+
+async def gathered_without_errors(warehouse: Warehouse) -> None:
+    asyncio.gather(warehouse.post(), return_exceptions=True)
+
+
+async def shielded_and_kept(warehouse: Warehouse) -> None:
+    task = asyncio.create_task(warehouse.post())
+    KEPT.append(asyncio.shield(task))
+
+
 @pytest.fixture
 async def executor() -> AsyncIterator[Executor]:
     made = Executor()
@@ -111,7 +130,20 @@ async def run(executor: Executor, function: Function, timeout_s: float = PATIENC
 
 # case: H2
 @pytest.mark.parametrize("is_down", [False, True], ids=["answers", "down"])
-@pytest.mark.parametrize("leave", [as_a_task, gathered, of_a_task, in_a_thread, shielded])
+@pytest.mark.parametrize(
+    "leave",
+    [
+        as_a_task,
+        gathered,
+        of_a_task,
+        in_a_thread,
+        shielded,
+        gathered_in_threads,
+        gathered_twice,
+        gathered_without_errors,
+        shielded_and_kept,
+    ],
+)
 async def test_what_it_left_behind_is_waited_for_and_its_failure_is_the_runs(
     executor: Executor, leave: Callable[[Warehouse], Awaitable[None]], is_down: bool
 ) -> None:
@@ -152,6 +184,81 @@ async def test_what_failed_before_it_returned_is_its_failure_unless_it_looked(ex
 
     outcome = await run(executor, ship)
     assert isinstance(outcome, Succeeded if looks else Failed)
+
+
+async def in_a_sub_task(warehouse: Warehouse) -> object:
+    return await asyncio.create_task(warehouse.post())
+
+
+async def by_to_thread(warehouse: Warehouse) -> object:
+    return await asyncio.to_thread(warehouse.post_blocking)
+
+
+async def in_time(warehouse: Warehouse) -> object:
+    return await asyncio.wait_for(asyncio.to_thread(warehouse.post_blocking), PATIENCE_S)
+
+
+async def behind_a_shield(warehouse: Warehouse) -> object:
+    return await asyncio.shield(asyncio.gather(warehouse.post()))
+
+
+async def of_threads(warehouse: Warehouse) -> object:
+    return await asyncio.gather(asyncio.get_running_loop().run_in_executor(None, warehouse.post_blocking))
+
+
+async def as_results(warehouse: Warehouse) -> object:
+    gathering = asyncio.gather(warehouse.post(), asyncio.to_thread(warehouse.post_blocking), return_exceptions=True)
+    results = await asyncio.wait_for(gathering, PATIENCE_S)
+    assert len(results) == 2
+    raise results[0] or AssertionError("the warehouse answers")
+
+
+async def one_by_one(warehouse: Warehouse) -> object:
+    done, _ = await asyncio.wait({asyncio.create_task(warehouse.post()) for _ in range(2)})
+    return [task.result() for task in done if task.exception() is None] or done.pop().result()
+
+
+# case: H2
+@pytest.mark.parametrize(
+    "look", [in_a_sub_task, by_to_thread, in_time, behind_a_shield, of_threads, as_results, one_by_one]
+)
+async def test_a_failure_that_what_it_left_behind_saw_itself_is_none(
+    executor: Executor, look: Callable[[Warehouse], Awaitable[object]]
+) -> None:
+    warehouse, returned, dealt_with = Warehouse(), threading.Event(), list[str]()
+    warehouse.is_down = True
+
+    async def ask() -> None:
+        try:
+            await look(warehouse)
+        except ConnectionRefusedError:
+            dealt_with.append("it is asked another day")
+
+    async def ship(event: Event, ctx: Context) -> None:
+        behind(ask())
+        for _ in range(5):  # it asks before this returns
+            await asyncio.sleep(0)
+        returned.set()
+
+    running = asyncio.create_task(run(executor, ship))
+    await eventually(returned.is_set)
+    warehouse.answer()
+    assert (await running, dealt_with) == (Succeeded(), ["it is asked another day"])
+
+
+# case: H2
+async def test_a_gathering_that_failed_before_it_returned_is_its_failure(executor: Executor) -> None:
+    warehouse = Warehouse()
+    warehouse.is_down = True
+    warehouse.answer()
+
+    async def ship(event: Event, ctx: Context) -> None:
+        task = asyncio.create_task(warehouse.post())
+        asyncio.gather(task)
+        await asyncio.wait({task})
+        await asyncio.sleep(0)
+
+    assert isinstance(await run(executor, ship), Failed)
 
 
 async def test_what_it_cancelled_itself_is_no_failure(executor: Executor) -> None:
