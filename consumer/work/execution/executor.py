@@ -66,12 +66,13 @@ class Executor:
 
     async def effect(self, handler: Handler, event: Event, make: Make) -> Outcome:
         """Run an effect handler, at most `timeout_s` (and a short grace to end). One that stood in line for all of its
-        time was not late: that costs it nothing."""
+        time was not late: that costs it nothing. Of one that has failed, or whose time is over, what the author's code
+        began is cancelled, and has the same grace."""
 
         async def attempt(loop: LoopThread) -> Outcome:
             outcome = await _guarded(handler, handler.function, _own(handler, event), make(loop))
             matter = current()
-            if matter is None or not matter.left or isinstance(outcome, Failed):
+            if matter is None or not matter.left or matter.is_cut or isinstance(outcome, Failed):
                 return outcome
             error = await matter.rest()
             return outcome if error is None else failed(error, home_of(handler.function), about=[event])
@@ -93,6 +94,8 @@ class Executor:
             return NOT_BEGUN
         if call.threads or (not ended and call.is_running):
             self._abandon(call)
+        if call.failure is not None:
+            return call.failure
         who = f"what the handler began and left behind, in {call.stuck_at}," if call.stuck_at else "the handler"
         late = HandlerTimeout(f"{who} did not finish in {handler.timeout_s:g} s")
         return failed(late, home_of(handler.function))

@@ -43,11 +43,14 @@ class LoopCall:
         self.future: asyncio.Future[Outcome | None] = asker.create_future()
         self.loop: LoopThread | None = None
         self.has_begun = False
+        self.failure: Failed | None = None
+        """What it ended with, where something of it goes on: that is cancelled, and then it is settled."""
         self._attempt = attempt
         self._asker = asker
         self._is_home = is_home
         self._task: asyncio.Task[None] | None = None
         self._matter: Matter | None = None
+        self._is_late = False
         self._is_over = False
 
     @property
@@ -77,8 +80,9 @@ class LoopCall:
             self.future.set_result(outcome)
 
     def pass_limit(self) -> None:
-        """From the asker's loop: its time is over, unless it is settled already."""
-        if not self.future.done():
+        """From the asker's loop: its time is over, unless it is settled, or it was over already."""
+        if not self.future.done() and not self._is_late:
+            self._is_late = True
             waiting, self.future = self.future, self._asker.create_future()
             waiting.set_result(None)
 
@@ -101,19 +105,31 @@ class LoopCall:
         if self._is_over or self.future.done():
             return
         self._matter = Matter(f"handler:{self.handler.name}", self.handler.function)
-        self._task = loop.create_task(self._enter(loop), self._matter)
+        self._task = loop.create_task(self._enter(loop, self._matter), self._matter)
         self._task.add_done_callback(partial(self._done, self._matter, on_moved))
 
-    async def _enter(self, loop: LoopThread) -> None:
+    async def _enter(self, loop: LoopThread, matter: Matter) -> None:
         """The attempt; nothing when it was over while this stood in line, or the handler was moved elsewhere. How it
-        ended is told from here: what is called behind it waits for whoever blocks the loop next."""
+        ended is told from here: what is called behind it waits for whoever blocks the loop next. Of one that came to
+        nothing nothing goes on: the next attempt would run beside it."""
         if self._is_over or not self._is_home(loop, self.handler):
             return
         self.has_begun = True
-        self._tell(self.settle, await self._attempt(loop))
+        try:
+            outcome = await self._attempt(loop)
+        except asyncio.CancelledError:
+            await matter.stop()
+            raise
+        if matter.left and matter.goes_on:
+            if isinstance(outcome, Failed) and not self._is_over:
+                self.failure = outcome
+                self._tell(self.pass_limit)
+            await matter.stop()
+        self._tell(self.settle, outcome)
 
     def _cancel(self) -> None:
-        if self._task is not None:
+        if self._task is not None and self._matter is not None:
+            self._matter.is_cut = True
             self._task.cancel()
 
     def _done(self, matter: Matter, on_moved: Callable[[LoopCall], None], task: asyncio.Task[None]) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import sys
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Container, Coroutine, Generator, Iterator
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, ContextVar
@@ -25,6 +26,9 @@ from consumer.work.place import Home, home_of, place_at
 T = TypeVar("T")
 Work = Coroutine[Any, Any, T] | Generator[Any, None, T]
 """What a loop may be given to make a task of."""
+
+CANCELS_MOST = 5
+"""Rounds: who begins something new whenever he is cancelled is let be in the end."""
 
 _RELAYS = {
     code for one in (asyncio.gather, asyncio.shield) for code in one.__code__.co_consts if isinstance(code, CodeType)
@@ -44,6 +48,8 @@ class Matter:
         self.left: dict[asyncio.Future[Any], tuple[CodeType, int]] = {}
         """What the author's code began and nobody has looked at yet, and where."""
         self.is_over = False
+        self.is_cut = False
+        """Its time is over, or the worker stops: nothing is waited for any more."""
         self.stuck_at: str | None = None
         self._is_late = False
         self._instead: set[asyncio.Future[Any]] = set()
@@ -77,21 +83,42 @@ class Matter:
 
     async def rest(self) -> BaseException | None:
         """Wait for what the author's code left behind. Returns the errors that nobody looked at, as a group. Cancelled,
-        it cancels that, waits for it all the same, and `stuck_at` says where the first of it was begun."""
+        it says in `stuck_at` where the first of it was begun."""
         self._is_late = True
         while alive := [one for one in self.left if not one.done()]:
             try:
                 await asyncio.wait(alive)
             except asyncio.CancelledError:
                 self.stuck_at = str(place_at(*self.left[alive[0]]))
-                for one in alive:
-                    one.cancel()
-                await asyncio.wait(alive)
                 raise
         ended = [one for one in (*self.left, *self._instead) if one.done() and not one.cancelled()]
         errors = [error for one in ended if one._log_traceback and (error := one.exception()) is not None]
         errors += self._unseen
         return BaseExceptionGroup("left behind", errors) if errors else None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something does that the author's code left behind, and that no other call waits for."""
+        return bool(self._alive())
+
+    async def stop(self) -> None:
+        """The attempt came to nothing: cancel what the author's code left behind, once each, and wait for it, also when
+        cancelled meanwhile. What another call waits for, too, is left to that."""
+        cancelled: set[asyncio.Future[Any]] = set()
+        for turn in itertools.count():
+            if not (alive := self._alive()):
+                return
+            for one in alive - cancelled if turn < CANCELS_MOST else ():
+                one.cancel()
+            cancelled |= alive
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait(alive)
+
+    def _alive(self) -> set[asyncio.Future[Any]]:
+        return {one for one in self.left if not one.done() and not self._is_wanted(one)}
+
+    def _is_wanted(self, what: asyncio.Future[Any]) -> bool:
+        return any(isinstance(one, asyncio.Task) and one not in self.left for one in _awaiting(what, self.left))
 
     def end(self) -> None:
         """The attempt is over: what begins from now on is nobody's."""
@@ -162,16 +189,16 @@ class Threads(ThreadPoolExecutor):
         return future
 
 
-def _awaiting(what: asyncio.Future[Any]) -> Iterator[asyncio.Future[Any]]:
+def _awaiting(what: asyncio.Future[Any], past: Container[asyncio.Future[Any]] = ()) -> Iterator[asyncio.Future[Any]]:
     """Tasks that wait for it, and futures that stand for it: what its callbacks hold, and what those of such a future
-    hold."""
+    hold, or of a task that is one of `past`."""
     at, seen = [what], {what}
     while at:
         for callback, _ in at.pop()._callbacks or ():
             for one in _held_by(callback):
                 if isinstance(one, asyncio.Future) and one not in seen:
                     seen.add(one)
-                    if not isinstance(one, asyncio.Task):
+                    if one in past or not isinstance(one, asyncio.Task):
                         at.append(one)
                     yield one
 
