@@ -334,7 +334,7 @@ async def test_who_ends_when_told_to_is_late_and_not_counted() -> None:
         return NO_CONTEXT  # type: ignore[no-any-return]  # it does not look at it
 
     try:
-        outcome = await executor.effect(handler_of(waits, 0.02), order_paid(1), make)
+        outcome = await executor.effect(handler_of(waits, 0.3), order_paid(1), make)
         assert failure_of(outcome).code == "handler_timeout"
         assert isinstance(outcome, Failed)
         assert outcome.trace == f"{FILE}:{waits.__code__.co_firstlineno} in waits"
