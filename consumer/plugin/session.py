@@ -1,12 +1,35 @@
-"""Session: the transaction that a handler is lent, as `ctx.session`: without the ways to end it (see `loan.py`)."""
+"""Session: the transaction that a handler is lent, as `ctx.session`: without the ways to end it (see `loan.py`).
+
+Nor does it overwrite what it has not seen. Of two workers that read a row of several keys, and each write what it makes
+of it, the later one knows nothing of the other's change. So before a flush each changed row is locked, as its UPDATE
+would lock it, and looked at once more: one that is not as it was read fails the run, which reads it anew (case I23).
+SQLite's transactions are alone.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from types import NoneType
+from typing import Any, Final, NoReturn
+from uuid import UUID
 
+from sqlalchemy import Column, event
+from sqlalchemy import inspect as sqlalchemy_inspect
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import InstanceState, Mapper, Session
 
-from consumer.loan import Loan
+from consumer.loan import LentSession, Loan
+from consumer.plugin.handler import RetryLater
+from consumer.plugin.statements import locking_these
+
+AGAIN_S: Final = 0.2
+LOCKED_AT_ONCE: Final = 500
+_HELD: Final = "rows_held"
+_COMPARED: Final = (str, bytes, int, float, Decimal, date, time, timedelta, UUID, Enum, NoneType)
+"""What stays as it was read until another is set: a list may have been changed in place, since nobody knows when."""
 
 
 class _LentConnection(AsyncConnection):
@@ -102,3 +125,63 @@ class HandlerSession(AsyncSession):
     async def invalidate(self) -> NoReturn:
         """Raises HandlerMisuse."""
         self._loan.refuse("invalidate")
+
+
+@event.listens_for(LentSession, "before_flush")
+def see_to_rows(session: Session, *_: object) -> None:
+    """Before a handler's changes of rows are sent: raises RetryLater where another transaction has changed one since it
+    was read. What is held from then on is asked for once."""
+    if session.get_bind().dialect.name != "postgresql":
+        return
+    held: set[Any] = session.info.setdefault(_HELD, set())
+    changed = [row for row in session.dirty if session.is_modified(row)]
+    states = [sqlalchemy_inspect(row) for row in (*changed, *session.deleted)]
+    for mapper, same in _by_model(state for state in states if state.key not in held).items():
+        for begin in range(0, len(same), LOCKED_AT_ONCE):
+            _lock(session, mapper, same[begin : begin + LOCKED_AT_ONCE])
+    held.update(state.key for state in states)
+
+
+@event.listens_for(LentSession, "pending_to_persistent")
+def hold(session: Session, row: object) -> None:
+    """A row that was inserted: nobody else has seen it."""
+    session.info.setdefault(_HELD, set()).add(sqlalchemy_inspect(row, raiseerr=True).key)
+
+
+@event.listens_for(LentSession, "after_soft_rollback")
+def let_go(session: Session, _: object) -> None:
+    """Behind a savepoint nothing of it is locked any more."""
+    session.info.pop(_HELD, None)
+
+
+def _by_model(states: Iterable[InstanceState[Any]]) -> Mapping[Mapper[Any], list[InstanceState[Any]]]:
+    """Those of one model together, in one order on every worker."""
+    found: dict[Mapper[Any], list[InstanceState[Any]]] = {}
+    for state in sorted(states, key=lambda one: str(one.mapper.persist_selectable)):
+        found.setdefault(state.mapper, []).append(state)
+    return found
+
+
+def _lock(session: Session, mapper: Mapper[Any], states: Sequence[InstanceState[Any]]) -> None:
+    """Rows of one model. Raises RetryLater."""
+    were = {tuple(state.key[1]): _read(state) for state in states if state.key is not None}
+    names = sorted({name for read in were.values() for name in read})
+    width = len(mapper.primary_key)
+    rows = session.execute(locking_these(mapper, names, list(were))).all()
+    now = {tuple(row[:width]): dict(zip(names, row[width:], strict=True)) for row in rows}
+    for key, read in were.items():
+        if key not in now or any(now[key][name] != value for name, value in read.items()):
+            what = f"a row of {mapper.local_table} was changed by another transaction since it was read"
+            raise RetryLater(AGAIN_S, f"{what}; to wait instead, ctx.locked(...) or update().values(n=Model.n + 1)")
+
+
+def _read(state: InstanceState[Any]) -> Mapping[str, Any]:
+    """The attributes of a row as they were read, of those that can be compared."""
+    found: dict[str, Any] = {}
+    for attribute in state.mapper.column_attrs:
+        history = state.attrs[attribute.key].history
+        for was in (*(history.deleted or ()), *(history.unchanged or ())):
+            is_itself = isinstance(was, _COMPARED) and bool(was == was)
+            if is_itself and isinstance(attribute.columns[0], Column):
+                found[attribute.key] = was
+    return found

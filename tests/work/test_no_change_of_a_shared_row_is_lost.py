@@ -1,0 +1,167 @@
+"""A projection that reads a row which several keys share, and writes what it makes of it, loses no change.
+
+On SQLite the transactions take turns; on PostgreSQL two workers read the same row at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import pytest
+from sqlalchemy import JSON, Column, Float, Integer, Numeric, String, Table
+from sqlmodel import Field, SQLModel
+
+from consumer.broker import Broker
+from consumer.ledger import Database
+from consumer.plugin import Context, Event, RetryLater, UtcDateTime, handles
+from consumer.plugin.session import AGAIN_S
+from tests.support.ports import eventually
+from tests.work.workshop import Workshop, order_paid
+
+EVENTS = 60
+KEY = ("default", "today")
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class SharedTotal(SQLModel, table=True):
+    """Sales of a day."""
+
+    __tablename__ = "shared_total"
+    __table__: ClassVar[Table]
+
+    application: str = Field(sa_column=Column(String(64), primary_key=True))
+    day: str = Field(sa_column=Column(String(10), primary_key=True))
+    orders: int = Field(default=0, sa_column=Column(Integer, nullable=False))
+    sum: float = Field(default=0, sa_column=Column(Numeric(12, 2, asdecimal=False), nullable=False))
+    mean: float | None = Field(default=float("nan"), sa_column=Column(Float))
+    names: Any = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
+    at: datetime = Field(default=AT, sa_column=Column(UtcDateTime, nullable=False))
+
+
+@pytest.fixture
+async def tables(database: Database) -> AsyncIterator[Database]:
+    """A ledger with that table, and a row in it."""
+    async with database.engine.begin() as connection:
+        await connection.run_sync(SharedTotal.__table__.create)
+    async with database.transaction() as session:
+        session.add(SharedTotal(application="default", day="today"))
+    yield database
+    async with database.engine.begin() as connection:
+        await connection.run_sync(SharedTotal.__table__.drop)
+
+
+async def total(database: Database) -> SharedTotal:
+    async with database.reading() as session:
+        return await session.get_one(SharedTotal, KEY)
+
+
+POSTGRES = pytest.param("postgresql", marks=pytest.mark.postgres)
+at_once = pytest.mark.parametrize("database_url", [POSTGRES], indirect=True)
+Change = Callable[[SharedTotal], object]
+
+
+async def both(database: Database, mine: Change, others: Change, *, lock: bool = False) -> SharedTotal:
+    """A transaction reads the row, another one changes it, and then the first does."""
+    async with database.transaction() as session:
+        row = await session.get_one(SharedTotal, KEY)
+        async with database.transaction() as other:
+            others(await other.get_one(SharedTotal, KEY))
+        if lock:
+            await session.refresh(row, with_for_update=True)
+        mine(row)
+    return await total(database)
+
+
+def count(row: SharedTotal) -> None:
+    row.orders += 1
+
+
+def move(row: SharedTotal) -> None:
+    row.at = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+# case: G2, I23
+@at_once
+@pytest.mark.parametrize("others", [count, move])
+async def test_who_did_not_see_anothers_change_fails_and_comes_again(others: Change, tables: Database) -> None:
+    with pytest.raises(RetryLater, match="a row of shared_total was changed by another transaction") as told:
+        await both(tables, count, others)
+    assert told.value.after_s == AGAIN_S
+    assert (await total(tables)).orders == (1 if others is count else 0)
+
+
+# case: G2, I23
+@at_once
+async def test_who_holds_it_before_he_reads_it_sees_the_change(tables: Database) -> None:
+    assert (await both(tables, count, count, lock=True)).orders == 2
+
+
+async def remove(database: Database) -> None:
+    async with database.transaction() as session:
+        await session.delete(await session.get_one(SharedTotal, KEY))
+
+
+async def remove_too(database: Database) -> None:
+    async with database.transaction() as session:
+        row = await session.get_one(SharedTotal, KEY)
+        await remove(database)
+        await session.delete(row)
+
+
+async def change_again(database: Database) -> None:
+    """Behind a savepoint that is undone, when it is another's turn."""
+    async with database.transaction() as session:
+        savepoint = await session.begin_nested()
+        count(await session.get_one(SharedTotal, KEY))
+        await session.flush()
+        await savepoint.rollback()
+        row = await session.get_one(SharedTotal, KEY)
+        assert row.orders == 0
+        async with database.transaction() as other:
+            count(await other.get_one(SharedTotal, KEY))
+        count(row)
+
+
+# case: G2, I23
+@at_once
+@pytest.mark.parametrize("way", [remove_too, change_again])
+async def test_so_does_who_removes_a_row_or_has_let_it_go(
+    way: Callable[[Database], Awaitable[None]], tables: Database
+) -> None:
+    with pytest.raises(RetryLater):
+        await way(tables)
+
+
+@at_once
+async def test_what_differs_without_another_is_nobodys_change(tables: Database) -> None:
+    """Not what was changed in place, and is not written; not NaN; not what the database rounds, or inserted rounded."""
+    async with tables.transaction() as session:
+        row = await session.get_one(SharedTotal, KEY)
+        new = SharedTotal(application="default", day="new", sum=1.005)
+        session.add(new)
+        row.names["in place"] = 1
+        for one in (row, new, row, new):
+            count(one)
+            one.sum += 1.005
+            await session.flush()
+    assert (await total(tables)).orders == 2
+
+
+# case: G2, I23
+async def test_workers_count_every_order(tables: Database, broker: Broker) -> None:
+    """It costs no attempt to be the later one."""
+
+    @handles("order.paid", transactional=True, attempts=1, name="test:count")
+    async def counts(event: Event, ctx: Context) -> None:
+        row = await ctx.session.get_one(SharedTotal, KEY)
+        await asyncio.sleep(0.001)
+        count(row)
+
+    shop = Workshop(tables, broker, [counts])
+    await shop.publish(*[order_paid(number) for number in range(EVENTS)])
+    async with shop.working(), shop.working():
+        await eventually(lambda: shop.count("count", "succeeded", EVENTS), within_s=60)
+    assert (await total(tables)).orders == EVENTS
