@@ -29,7 +29,7 @@ def _section(model: type[Payload]) -> str:
     types = ", ".join(f"`{one}`" for one in model.event_types)
     lines = [
         f"\n## {model.__name__}\n",
-        f"{types}. {(model.__doc__ or '').strip()}\n",
+        f"{types}. {' '.join((model.__doc__ or '').split())}\n",
         "| field | type | default | meaning |",
     ]
     lines += ["|---|---|---|---|"]

@@ -278,6 +278,7 @@ def handles(
             together=together,
             transactional=transactional,
             fulfils=checked_fulfils(fulfils, types, transactional=transactional),
+            says_fulfils=fulfils,
             retry=checked_policy(attempts, first_wait_s, wait_factor, max_wait_s),
             timeout_s=checked_timeout(timeout_s, transactional=transactional),
             concurrency=checked_count("concurrency", concurrency),

@@ -43,7 +43,8 @@ class Reject(ConsumerError):
 class Handler:
     """A declared handler: what it wants, and how it is run. `together` takes many events, `function` always one.
     `is_built_in`: it came with the consumer, and may say what is not a plugin's to say. `runbook`: the author's words
-    to the operator who finds a run of it failed."""
+    to the operator who finds a run of it failed. `says_fulfils`: whether its author said that it fulfils, or that it
+    does not; None where its kind and types do."""
 
     name: str
     types: tuple[str, ...]
@@ -51,6 +52,7 @@ class Handler:
     together: Callable[..., Coroutine[Any, Any, None]] | None = None
     transactional: bool = False
     fulfils: bool = False
+    says_fulfils: bool | None = None
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     timeout_s: float = 30.0
     concurrency: int = 16

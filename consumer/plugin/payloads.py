@@ -75,7 +75,8 @@ class AccessChanged(_Known):
 
 
 class AccessGranted(AccessChanged, event="access.granted"):
-    """A customer may use something from now on."""
+    """A customer may use something from now on. One handler takes this and `access.revoked`: between two no order is
+    kept, and an `open` that is tried again undoes a `close`."""
 
     allowed: Literal[True] = Field(True, description="always true", examples=[True])
     before: Before = Field(default_factory=lambda: Before(allowed=False), description="how it was before",
@@ -201,7 +202,8 @@ class SubscriptionEvent(
         "subscription.cancel_scheduled", "subscription.cancel_withdrawn", "subscription.ended",
     ),
 ):  # fmt: skip
-    """What the service says of a subscription. To open or close access, handle `access.granted`, `access.revoked`."""
+    """What the service says of a subscription. To open and close access, handle `access.granted` and
+    `access.revoked`, both in one handler."""
 
     subscription_id: str | None = Field(None, description="the subscription, as the locators found it",
                                         examples=["subscription_1"])  # fmt: skip

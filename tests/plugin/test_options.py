@@ -75,7 +75,7 @@ def test_options_that_are_no_model_are_warned_of(on_the_path: Path, given: str) 
     source = (
         "from dataclasses import dataclass\nfrom pydantic import BaseModel\nfrom consumer.plugin import handles\n"
         "class Options(BaseModel):\n    limit: int = 5\n@dataclass\nclass Named:\n    limit: int = 5\n"
-        "@handles('order.paid', name='p:a')\nasync def a(event, ctx) -> None: ...\n"
+        "@handles('fulfilment.requested', name='p:a')\nasync def a(event, ctx) -> None: ...\n"
     )
     install_plugin(on_the_path, "modelled", f"{source}OPTIONS = Options\n")
     install_plugin(on_the_path, "unmodelled", f"{source.replace('p:a', 'p:b')}OPTIONS = {given}\n")

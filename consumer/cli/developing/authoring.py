@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from consumer.testing.simulation import History
 
 FOUND = 1
+ALONE = "each was played alone: between two handlers no order is kept, and what one does to another's is not seen"
 BY_ITS_OWN = " by ctx; what it does to files, by a connection of a C library or by a program was done, and is not shown"
 
 
@@ -67,8 +68,8 @@ def simulate_module(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Play handlers under duplicates, reorderings, replicas at once, crashes, lost answers and late events. Prints the
-    smallest failing history as a test to paste, and exits 1."""
+    """Play handlers, each alone, under duplicates, reorderings, replicas at once, crashes, lost answers and late
+    events. Prints the smallest failing history as a test to paste, and exits 1."""
     from consumer.cli.developing.simulating import processes, simulated  # the workbench: only who plays waits for it
     from consumer.testing.simulation import as_test
 
@@ -94,6 +95,8 @@ def simulate_module(
             output.line(line)
         for line in as_test(found[name].function, history, options, begins).splitlines():
             output.line(f"    {line}" if line else "")
+    if len(told) > 1:
+        output.line(ALONE)
     if any(told.values()):
         raise typer.Exit(FOUND)
 

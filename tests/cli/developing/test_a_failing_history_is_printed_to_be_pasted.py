@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from consumer.cli.developing import simulating
+from consumer.cli.developing.authoring import ALONE
 from consumer.cli.developing.simulating import simulated
 from tests.plugin.conftest import on_the_path
 from tests.support.desk import Desk
@@ -56,6 +57,23 @@ async def waits(workbench): ...
 def breaks(workbench): workbench.fill(*{}["rows"])
 unnamed = lambda workbench: None
 """
+
+
+# case: H11
+@pytest.mark.slow
+def test_that_each_is_played_alone_is_said_where_there_are_several(on_the_path: Path, desk: Desk) -> None:
+    """What two handlers do to one another is found by nobody here: an `open` that is tried again behind a `close`."""
+    one = (
+        "@handles('fulfilment.requested', name='alone:NAME')\nasync def NAME(event, ctx):\n"
+        "    headers = {'Idempotency-Key': ctx.idempotency_key}\n"
+        "    async with ctx.http.put('https://x.example/NAME', headers=headers) as answer:\n"
+        "        answer.raise_for_status()\n"
+    )
+    source = "from consumer.plugin import handles\n" + "".join(one.replace("NAME", name) for name in ("a", "b"))
+    (on_the_path / "alone_each.py").write_text(source)
+    words = ("handlers", "simulate", "alone_each", "--runs", "1", "--processes", "1")
+    assert desk.call(*words).stdout.splitlines()[2:] == [ALONE]
+    assert len(desk.call(*words, "--handler", "alone:a").stdout.splitlines()) == 1
 
 
 # case: H11
