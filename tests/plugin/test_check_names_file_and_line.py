@@ -153,6 +153,26 @@ def test_of_two_plugins_of_one_package_the_one_that_brings_the_migrations_is_ask
     assert [one.plugin for one in found] == ["twins"]
 
 
+def test_of_a_package_of_several_plugins_one_is_asked_for_its_migrations(on_the_path: Path) -> None:
+    """Each was told to write them, by a command that names it: the right one is whose module declares the model."""
+    keep = (
+        "from sqlmodel import Field, SQLModel\nfrom consumer.plugin import handles\n"
+        "class Row(SQLModel, table=True):\n    __tablename__ = 'trio_row'\n    id: int = Field(primary_key=True)\n"
+        "@handles('order.paid', name='trio:keep', transactional=True)\nasync def keep(event, ctx): ...\n"
+    )
+    tell = f"{HEAD}@handles('order.expired', name='trio:tell')\nasync def tell(event, ctx): ...\n"
+    files = {"__init__.py": "", "a.py": tell, "b.py": keep, "c.py": tell.replace("trio:tell", "trio:more")}
+    install_package(on_the_path, "trio", files, {})
+    with (on_the_path / "trio-1.0.dist-info" / "entry_points.txt").open("a") as entries:
+        entries.write("[consumer.handlers]\ntrio_a = trio.a\ntrio_b = trio.b\ntrio_c = trio.c\n")
+    try:
+        (problem,) = unmigrated(load_registry(["trio_a", "trio_b", "trio_c"]))
+    finally:
+        SQLModel.metadata.remove(SQLModel.metadata.tables["trio_row"])
+    assert problem.plugin == "trio_b"
+    assert "`consumer db revision trio_b -m TEXT`" in problem.text
+
+
 # case: H11
 @pytest.mark.parametrize("name", ["syntax", "import", "raises", "declaration", "no handler"])
 def test_of_a_module_that_cannot_be_simulated(on_the_path: Path, name: str) -> None:

@@ -26,26 +26,27 @@ UNZONED = "in which PostgreSQL takes none of an event's: declare it as consumer.
 
 
 def unmigrated(registry: Registry) -> list[Problem]:
-    """One problem for each plugin whose migrations do not make what its models say; the built-in ones are tested."""
+    """One problem for each package whose migrations do not make what its models say, or for each of its branches; the
+    built-in ones are tested. A package without migrations is asked for them at the plugin that declares its models."""
     branches = {entry.name: entry.value for entry in entry_points(group=schema.GROUP)}
-    packages, found = packages_of(registry), []
-    migrated = {package for plugin, package in packages.items() if plugin in branches}
-    for plugin, package in sorted(packages.items()):
+    found = []
+    for package, plugins in _plugins_of(registry).items():
         models = models_of(package)
-        if plugin not in branches and package in migrated:
-            continue  # another plugin of the package brings its migrations
-        if models and (text := _wrong(plugin, models, branches.get(plugin))) is not None:
-            found.append(Problem(plugin=plugin, text=text))
+        for plugin in [one for one in plugins if one in branches] or [_declaring(models, plugins, registry)]:
+            if models and (text := _wrong(plugin, models, branches.get(plugin))) is not None:
+                found.append(Problem(plugin=plugin, text=text))
     return found
 
 
 def without_a_zone(registry: Registry) -> list[Problem]:
     """A warning for each column that takes a time without saying of which zone: on SQLite, and so in tests, it takes
     `event.received_at`; on PostgreSQL each run that writes it fails."""
-    owners = {package: plugin for plugin, package in sorted(packages_of(registry).items(), reverse=True)}
     return [
-        Problem(plugin=plugin, text=f"{column} is a time without a zone, {UNZONED} ({_place(model)})")
-        for package, plugin in sorted(owners.items())
+        Problem(
+            plugin=_declaring([model], plugins, registry),
+            text=f"{column} is a time without a zone, {UNZONED} ({_place(model)})",
+        )
+        for package, plugins in _plugins_of(registry).items()
         for model in models_of(package)
         for column in model.__table__.columns
         if isinstance(column.type, DateTime) and not column.type.timezone
@@ -56,6 +57,21 @@ def packages_of(registry: Registry) -> Mapping[str, str]:
     """Each plugin and the package of its handlers."""
     modules = {handler.plugin: handler.function.__module__ for handler in registry.handlers}
     return {plugin: name.rpartition(".")[0] or name for plugin, name in modules.items() if plugin not in BUILT_IN}
+
+
+def _plugins_of(registry: Registry) -> Mapping[str, list[str]]:
+    """Each package, and the plugins that have their handlers in it."""
+    packages, found = packages_of(registry), dict[str, list[str]]()
+    for plugin in sorted(packages):
+        found.setdefault(packages[plugin], []).append(plugin)
+    return dict(sorted(found.items()))
+
+
+def _declaring(models: Sequence[type[Any]], plugins: Sequence[str], registry: Registry) -> str:
+    """The plugin in whose module one of these models is declared; the first where it is in none's."""
+    modules = {(one.plugin, one.function.__module__) for one in registry.handlers}
+    declaring = (one for one in plugins if any((one, model.__module__) in modules for model in models))
+    return next(declaring, plugins[0])
 
 
 def models_of(package: str) -> list[type[Any]]:
