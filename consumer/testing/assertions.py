@@ -38,9 +38,15 @@ NOTHING = (
     "it left nothing to compare: no request by ctx.http, no derived event, no row, no read; say what it does by "
     "`state=` (a function that returns it, comparable) and `reset=`, and give `events` for which it does something"
 )
+NEVER_DONE = (500, 401)
+"""Answers that never say that it is done: a service that is down, a token that was changed. A 409 may."""
 DEAF = (
-    "it succeeds although the outside answered 500 to what it told: raise for it (answer.raise_for_status()), or say "
-    "that nobody depends on it (best_effort=True)"
+    "it succeeds although the outside answered {status} to what it told: raise for it (answer.raise_for_status()), or "
+    "say that nobody depends on it (best_effort=True)"
+)
+TOLD_LESS = (
+    "the outside was told less this time: what the handler keeps in its module from one play to the next (a set of ids "
+    "that it has seen) is gone after a restart, and no other process has it; leave it to ctx.idempotency_key"
 )
 LOST_ANSWER = "the answer was lost, it is tried again"
 
@@ -91,10 +97,10 @@ def assert_idempotent(
     The ways: delivered twice; delivered by replicas at once; a crash between the effect and its mark; all in one batch
     (`batch=True`); the answer was lost, so it is tried again (effect handlers with more than one attempt; one that
     rejects or puts off the event then must only not have told more); everything again, late, in reverse; the outside
-    answers 500, which must not count as success. What left nothing that could be compared is refused, too. `events`
-    defaults to one event of each of the handler's types. `best_effort`: nobody depends on what it tells, so that it may
-    look at a 500 and go on; a handler that fulfils may not. `given`: what each way begins with, on a workbench of its
-    own: rows (`fill`), what the outside answers.
+    answers 500, then 401, which must not count as success. What left nothing that could be compared is refused, too.
+    `events` defaults to one event of each of the handler's types. `best_effort`: nobody depends on what it tells, so
+    that it may look at such an answer and go on; a handler that fulfils may not. `given`: what each way begins with, on
+    a workbench of its own: rows (`fill`), what the outside answers.
     """
     with Ground() as ground:
         stage = Stage(handler, events, options, payments, state, reset, observed, allow, ground=ground, given=given)
@@ -238,17 +244,18 @@ class Stage:
         read as done. With `best_effort` only for one that fulfils, and one that did not even look."""
         may_go_on = best_effort and not (self._declared.fulfils and self._declared.wants(FULFILMENT))
 
-        def play(bench: Workbench) -> None:
+        def play(bench: Workbench, status: int) -> None:
             told_before = bench.outside.answer
-            bench.outside.answer = lambda one: told_before(one) if one.method in SAFE else Answer(status=500)
+            bench.outside.answer = lambda one: told_before(one) if one.method in SAFE else Answer(status=status)
             for event in self.events:
                 if self._wants(bench, event):
                     bench.run(self._handler, event)
             told = any(request.method not in SAFE for request in bench.outside.requests)
             if told and not may_go_on and all(run.succeeded for run in bench.runs):
-                raise refuse(self._declared.name, DEAF, home_of(self._declared.function).start)
+                raise refuse(self._declared.name, DEAF.format(status=status), home_of(self._declared.function).start)
 
-        self.play(play)
+        for status in NEVER_DONE:
+            self.play(partial(play, status=status))
 
     def compare(self, way: str, once: Left, found: Left, *, may_give_up: bool = False) -> None:
         """Raise AssertionError where two plays left different things. `may_give_up`: an answer was lost on the way."""
@@ -264,7 +271,8 @@ class Stage:
             if before != after:
                 place = home_of(self._declared.function).start
                 told = f"\n  otherwise: {_shown(before)}\n  here:      {_shown(after)}"
-                raise AssertionError(f"{way}: {_MEANING[what]}{told}\n  handler:   {self._declared.name} ({place})")
+                meaning = TOLD_LESS if what == "effects" and after < before else _MEANING[what]
+                raise AssertionError(f"{way}: {meaning}{told}\n  handler:   {self._declared.name} ({place})")
 
     # --- the ways ----------------------------------------------------------------------------------------------
 

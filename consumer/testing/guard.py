@@ -152,7 +152,7 @@ class Guard:
             place = sent.place or running.home.start
             if not sent.is_sent:
                 self.note(running.refuse(UNSENT.format(sent=sent.text), place))
-            elif sent.status >= 500 and not sent.is_looked_at:
+            elif (sent.status >= 500 or sent.status == 401) and not sent.is_looked_at:
                 self.note(running.refuse(UNHEARD.format(status=sent.status, sent=sent.text), place))
 
     def _holds(self, running: Running, place: Place, seconds: float) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from consumer.plugin import Event, declared
-from consumer.testing import Workbench, assert_idempotent, assert_order_independent
+from consumer.plugin import Context, Event, declared, handles
+from consumer.testing import Answer, Workbench, assert_idempotent, assert_order_independent
 from tests.testing import right_handlers, wrong_handlers
 from tests.testing.right_handlers import RIGHT
 
@@ -61,6 +61,8 @@ AT_START: dict[str, str] = {
     "no_key": "the outside was told something else",
     "key_of_the_clock": "the outside was told something else",
     "hears_and_goes_on": "succeeds although the outside answered 500",
+    "hears_the_down_only": "succeeds although the outside answered 401",
+    "remembers": "the outside was told less this time: what the handler keeps in its module",
     "hears_and_grants_all_the_same": "succeeds although the outside answered 500",
     "mistyped": "no event of type 'order.payed' is known; did you mean 'order.paid'?",
     "mistyped_wildcard": "did you mean 'subscription.*'?",
@@ -81,6 +83,21 @@ def test_a_wrong_handler_is_refused_with_file_and_line(name: str) -> None:
     assert f"{FILE.name}:{line} in {name}" in text, text
 
 
+# case: F30, H11
+def test_that_it_is_done_already_may_be_said() -> None:
+    """By which answer is the other side's to say: a 409 is not played."""
+
+    @handles("fulfilment.requested", name="right:heard-before")
+    async def heard_before(event: Event, ctx: Context) -> None:
+        headers = {"Idempotency-Key": ctx.idempotency_key}
+        async with ctx.http.post("https://shop.example", json={"order": event.order_id}, headers=headers) as answer:
+            if answer.status != 409:
+                answer.raise_for_status()
+
+    assert_idempotent(heard_before)
+    assert_idempotent(heard_before, given=lambda bench: setattr(bench.outside, "answer", lambda _: Answer(status=409)))
+
+
 # case: H11
 def test_who_fulfils_may_not_say_that_nobody_depends_on_it() -> None:
     assert_idempotent(wrong_handlers.hears_and_grants_all_the_same, best_effort=True)
@@ -88,6 +105,14 @@ def test_who_fulfils_may_not_say_that_nobody_depends_on_it() -> None:
         assert_idempotent(wrong_handlers.hears_and_goes_on, best_effort=True)
     with pytest.raises(AssertionError, match="counts as success, nobody looked at the answer"):
         assert_idempotent(wrong_handlers.grants_without_looking, best_effort=True)
+
+
+# case: H11
+@pytest.mark.parametrize("status", [500, 503, 401])
+def test_an_answer_that_never_says_that_it_is_done_is_looked_at(status: int, workbench: Workbench) -> None:
+    workbench.outside.answer = lambda _: Answer(status=status)
+    with pytest.raises(AssertionError, match=f"a {status} of POST .* counts as success, nobody looked at the answer"):
+        workbench.run(wrong_handlers.deaf, workbench.event("fulfilment.requested", order_id="A-1"))
 
 
 # case: H11, G1

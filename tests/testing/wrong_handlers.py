@@ -18,7 +18,7 @@ import aiohttp
 from sqlalchemy import Table, update
 from sqlmodel import Field, SQLModel
 
-from consumer.plugin import AccessGranted, Context, Event, FulfilmentRequested, handles
+from consumer.plugin import AccessGranted, Context, Event, FulfilmentRequested, RetryLater, handles
 
 URL = "https://shop.example"
 PAID = "fulfilment.requested"
@@ -116,6 +116,26 @@ async def hears_and_goes_on(event: Event, ctx: Context) -> None:  # wrong
     async with ctx.http.put(f"{URL}/{event.order_id}", json=body(event)) as answer:
         if answer.ok:
             ctx.log.info("shipped")
+
+
+@handles(PAID, name="wrong:hears-the-down-only")
+async def hears_the_down_only(event: Event, ctx: Context) -> None:  # wrong
+    headers = {"Idempotency-Key": ctx.idempotency_key}
+    async with ctx.http.post(URL, json=body(event), headers=headers) as answer:
+        if answer.status >= 500:
+            raise RetryLater(60, "the warehouse is down")
+
+
+_told: set[str | None] = set()
+
+
+@handles(PAID, name="wrong:remembers")
+async def remembers(event: Event, ctx: Context) -> None:  # wrong
+    if event.order_id in _told:
+        return
+    _told.add(event.order_id)
+    async with ctx.http.post(URL, json=body(event), headers={"Idempotency-Key": ctx.idempotency_key}) as answer:
+        answer.raise_for_status()
 
 
 @handles("access.granted", name="wrong:hears-and-grants-all-the-same")
