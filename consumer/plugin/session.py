@@ -23,7 +23,7 @@ from sqlalchemy.orm import InstanceState, Mapper, Session
 
 from consumer.loan import LentSession, Loan
 from consumer.plugin.handler import RetryLater
-from consumer.plugin.statements import locking_these
+from consumer.plugin.statements import locking_these, written_here
 
 AGAIN_S: Final = 0.2
 LOCKED_AT_ONCE: Final = 500
@@ -163,14 +163,16 @@ def _by_model(states: Iterable[InstanceState[Any]]) -> Mapping[Mapper[Any], list
 
 
 def _lock(session: Session, mapper: Mapper[Any], states: Sequence[InstanceState[Any]]) -> None:
-    """Rows of one model. Raises RetryLater."""
+    """Rows of one model. What this very transaction wrote, by a statement of the handler's own, is no other's. Raises
+    RetryLater."""
     were = {tuple(state.key[1]): _read(state) for state in states if state.key is not None}
     names = sorted({name for read in were.values() for name in read})
     width = len(mapper.primary_key)
     rows = session.execute(locking_these(mapper, names, list(were))).all()
     now = {tuple(row[:width]): dict(zip(names, row[width:], strict=True)) for row in rows}
     for key, read in were.items():
-        if key not in now or any(now[key][name] != value for name, value in read.items()):
+        differs = key not in now or any(now[key][name] != value for name, value in read.items())
+        if differs and not session.scalar(written_here(mapper, key)):
             what = f"a row of {mapper.local_table} was changed by another transaction since it was read"
             raise RetryLater(AGAIN_S, f"{what}; to wait instead, ctx.locked(...) or update().values(n=Model.n + 1)")
 

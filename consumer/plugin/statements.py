@@ -8,13 +8,29 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ClauseElement, Executable, FromClause, Table, bindparam, select, tuple_
+from sqlalchemy import (
+    ClauseElement,
+    ColumnElement,
+    Executable,
+    FromClause,
+    Table,
+    bindparam,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlalchemy.orm import Mapper
 
 from consumer.columns import insert_into
 
 KEPT = 500
 """So many statements of each kind are kept; there are a few for each table."""
+
+_CURRENT = "pg_current_xact_id()::text::bigint"
+# xmin is the lower half of its transaction's number, which lies next to the current one.
+_IS_WRITTEN_HERE: ColumnElement[bool] = literal_column(
+    f"pg_xact_status(({_CURRENT} + (((xmin::text::bigint - {_CURRENT}) << 32) >> 32))::text::xid8) = 'in progress'"
+)
 
 Sent = tuple[Executable, dict[str, Any]]
 """A statement, and the values it is sent with."""
@@ -42,6 +58,13 @@ def locking_these(mapper: Mapper[Any], names: Collection[str], keys: Collection[
     attributes = [mapper.column_attrs[name].columns[0] for name in names]
     found = select(*key, *attributes).select_from(mapper.persist_selectable)
     return found.where(tuple_(*key).in_(keys)).order_by(*key).with_for_update()
+
+
+def written_here(mapper: Mapper[Any], key: tuple[Any, ...]) -> Executable:
+    """Whether this transaction, or a savepoint of it, wrote the row of a model as it is now; PostgreSQL's alone. What
+    can be seen of one that is in progress is one's own."""
+    found = select(_IS_WRITTEN_HERE).select_from(mapper.persist_selectable)
+    return found.where(tuple_(*mapper.primary_key).in_([key]))
 
 
 @lru_cache(KEPT)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -148,6 +149,21 @@ async def test_what_differs_without_another_is_nobodys_change(tables: Database) 
             one.sum += 1.005
             await session.flush()
     assert (await total(tables)).orders == 2
+
+
+@at_once
+@pytest.mark.parametrize("in_savepoint", [False, True])
+async def test_what_its_own_statement_changed_meanwhile_is_nobodys_change_either(
+    tables: Database, in_savepoint: bool
+) -> None:
+    """It came again for ever, each time with the same statement before."""
+    async with tables.transaction() as session:
+        row = await session.get_one(SharedTotal, KEY)
+        async with session.begin_nested() if in_savepoint else nullcontext():
+            await session.execute(SharedTotal.__table__.update().values(orders=5))
+        row.sum = 2.0
+    found = await total(tables)
+    assert (found.orders, found.sum) == (5, 2.0)
 
 
 # case: G2, I23
