@@ -264,7 +264,7 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     if look_text(event, options.payment_subscription) is not None:
         return
     order_id, service_order_id = await order_named(
-        ctx, look_text(event, options.payment_order), look_text(event, options.payment_service_order)
+        ctx, payment_id, look_text(event, options.payment_order), look_text(event, options.payment_service_order)
     )
     is_period = False
     session_id = look_text(event, options.payment_session) if order_id is None and service_order_id is None else None

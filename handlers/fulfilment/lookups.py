@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, func, select
 
 from consumer.plugin import Context, among_given
 from handlers.fulfilment.order import Proof
-from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS
+from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, PAYMENTS
 
 
 async def completed_at(ctx: Context, order_id: str) -> datetime | None:
@@ -39,11 +39,15 @@ async def order_of_service_id(ctx: Context, service_order_id: str | None) -> str
 
 
 async def order_named(
-    ctx: Context, order_id: str | None, service_order_id: str | None
+    ctx: Context, payment_id: str, order_id: str | None, service_order_id: str | None
 ) -> tuple[str | None, str | None]:
-    """Which order a payment is of: its id and the service's, from what the record names by either. Which of the two
-    `order_id` holds there is not shown (case U10): one that is nobody's order, and some order's at the service, is that
-    one's."""
+    """Which order a payment is of: its id and the service's, from what the record names by either. What was said before
+    of this payment stays. Which of the two `order_id` holds there is not shown (case U10): one that is nobody's order,
+    and some order's at the service, is that one's."""
+    this = (PAYMENTS.c.application == ctx.application) & (PAYMENTS.c.payment_id == payment_id)
+    said_before: str | None = (await ctx.session.execute(select(PAYMENTS.c.order_id).where(this))).scalar()
+    if said_before is not None:
+        return said_before, service_order_id
     if order_id is None:
         return await order_of_service_id(ctx, service_order_id), service_order_id
     one = (ORDERS.c.application == ctx.application) & (ORDERS.c.order_id == order_id)

@@ -24,6 +24,8 @@ async def judge_payments(ctx: Context, event: Event, order_id: str, *heard_of: F
     found = set((await ctx.session.execute(select(PAYMENTS.c.payment_id).where(_of_order(ctx, order_id)))).scalars())
     if order is not None and order["payment_id"] is not None:
         found.add(order["payment_id"])
+    if not found:
+        return  # meanwhile those were said to be of another order, whose they stay
     if len(found) > 1:
         await _show(ctx, event, "duplicate_payment", order_id, found)
     if order is None or order["paid_at"] is None:

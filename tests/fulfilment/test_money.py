@@ -14,7 +14,7 @@ from consumer.errors import ConsumerError
 from consumer.events import Event
 from consumer.ledger import Database
 from handlers.findings import as_seen
-from handlers.fulfilment import lookups
+from handlers.fulfilment import handler, lookups
 from handlers.fulfilment.order import Registration
 from handlers.fulfilment.registration import register, register_session
 from handlers.fulfilment.store import LATE
@@ -357,6 +357,32 @@ async def test_one_that_came_before_its_order_is_of_it_too(orders: Projections) 
     await orders.feed(payment("p1", 4, order_id="so1"), payment("p2", 5, order_id="so1"))
     assert await open_kinds(orders) == {("duplicate_payment", "A1")}
     assert len(orders.of_type("fulfilment.requested")) == 1
+
+
+@pytest.mark.parametrize("read", range(5), ids=lambda place: f"read after {place}")
+async def test_two_that_their_proofs_named_are_of_that_order_whatever_their_records_name(
+    orders_with: Callable[..., Projections], read: int
+) -> None:
+    """An order that nobody has was invented, with a finding about no payment that nothing closed."""
+    # case: F29, U10, G1
+    orders = orders_with(matching="off")
+    told = [paid_by("p1", 1), paid_by("p2", 2), payment("p1", 1, order_id="so1"), payment("p2", 2, order_id="so1")]
+    await orders.feed(*told[:read], read_paid(3, id="so1", order_id="A1"), *told[read:])
+    assert await open_kinds(orders) == {("duplicate_payment", "A1")}
+    assert [row["order_id"] for row in await orders.rows(ORDERS)] == ["A1"]
+    assert [row["order_id"] for row in await orders.rows(PAYMENTS)] == ["A1", "A1"]
+
+
+async def test_one_that_was_said_to_be_of_another_order_meanwhile_is_no_finding_of_none(
+    orders: Projections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: F29, U10
+    await orders.feed(paid_by("p1", 1), paid_by("p2", 2))
+    real = lookups.order_named
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(handler, "order_named", lambda ctx, _, *named: real(ctx, "not seen yet", *named))
+        await orders.feed(payment("p1", 1, order_id="so1"))
+    assert await open_kinds(orders) == {("duplicate_payment", "A1")}
 
 
 async def test_one_that_came_while_its_order_was_read_is_of_it_too(
