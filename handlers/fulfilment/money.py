@@ -9,7 +9,10 @@ from sqlalchemy import ColumnElement, func, select, update
 
 from consumer.plugin import Context, Event
 from handlers.findings import close_finding, open_finding
-from handlers.fulfilment.store import Change
+from handlers.fulfilment import rules
+from handlers.fulfilment.options import Options
+from handlers.fulfilment.order import decimal
+from handlers.fulfilment.store import Change, apply
 from handlers.fulfilment.tables import FINDINGS, PAYMENTS, FulfilmentOrder, FulfilmentPayment
 
 
@@ -21,9 +24,10 @@ async def judge_payments(ctx: Context, event: Event, order_id: str, *heard_of: F
     order = await ctx.locked(FulfilmentOrder, **key)
     for payment in heard_of:
         await keep_payment(ctx, event, payment)
-    found = set((await ctx.session.execute(select(PAYMENTS.c.payment_id).where(_of_order(ctx, order_id)))).scalars())
+    wanted = select(PAYMENTS.c.payment_id, PAYMENTS.c.amount).where(_of_order(ctx, order_id))
+    found: dict[str, str | None] = {row.payment_id: row.amount for row in await ctx.session.execute(wanted)}
     if order is not None and order["payment_id"] is not None:
-        found.add(order["payment_id"])
+        found.setdefault(order["payment_id"], None)
     if not found:
         return  # meanwhile those were said to be of another order, whose they stay
     if len(found) > 1:
@@ -31,6 +35,17 @@ async def judge_payments(ctx: Context, event: Event, order_id: str, *heard_of: F
     if order is None or order["paid_at"] is None:
         await _show(ctx, event, "orphan_payment", order_id, found)
         ctx.request_read("order", order_id)
+    most = largest(found.values())
+    if order is not None and order["paid_amount"] != most:
+        options: Options = ctx.options
+        at = event.received_at
+        await apply(ctx, event, order_id, lambda one: rules.came_to(one, most, at, options.matching), invents=False)
+
+
+def largest(amounts: Collection[str | None]) -> str | None:
+    """The largest of these amounts, None where one of them cannot be compared. Pure."""
+    known = [(value, amount) for amount in amounts if (value := decimal(amount)) is not None]
+    return max(known)[1] if len(known) == len(amounts) else None
 
 
 async def _show(ctx: Context, event: Event, kind: str, order_id: str, payments: Collection[str]) -> None:

@@ -75,7 +75,8 @@ class Registration:
 
 class Order(NamedTuple):
     """One order of one application. Amounts are decimal strings in USDC, without the service fee. `payment_id`: the
-    payment that the first proof to show one showed."""
+    payment that the first proof to show one showed. `paid_amount`: what the largest of its payments came to; None while
+    one of them does not show it."""
 
     customer: str | None = None
     session_id: str | None = None
@@ -91,6 +92,7 @@ class Order(NamedTuple):
     proof_event_id: str | None = None
     proof_type: str | None = None
     payment_id: str | None = None
+    paid_amount: str | None = None
     hold: Hold | None = None
     requested_at: datetime | None = None
     unfulfillable_at: datetime | None = None

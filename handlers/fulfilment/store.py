@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, exists, select, update
 from consumer.plugin import Context, Event, derived_id
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment.order import FINDING_OF_HOLD, Hold, Order, decimal
-from handlers.fulfilment.rules import amounts_differ
+from handlers.fulfilment.rules import amounts_differ, is_underpaid
 from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, FulfilmentOrder
 
 REQUESTED, READ_DUE = "fulfilment.requested", "fulfilment.read_due"
@@ -195,6 +195,8 @@ def why_held(order: Order) -> dict[str, Any]:
     found: dict[str, Any] = {"expected_amount": order.expected_amount, "amount": order.amount}
     if order.hold is Hold.UNMATCHED and order.is_unreadable:
         found["problem"] = "the service says that it has no such order: a test event, or not readable yet"
+    elif is_underpaid(order):
+        found |= {"amount": order.paid_amount, "problem": "this is what its payment came to; the order names no amount"}
     elif amounts_differ(order) and None in (decimal(order.expected_amount), decimal(order.amount)):
         found["problem"] = "the amount cannot be compared"
     return found
@@ -217,7 +219,9 @@ def requested_data(order_id: str, order: Order, event: Event) -> dict[str, Any]:
 
 
 def _note(ctx: Context, order_id: str, change: Change) -> None:
-    names = changed(change.before, change.after)
+    names = [name for name in changed(change.before, change.after) if name != "paid_amount"]
+    if not names:
+        return  # the payment itself tells that
     ctx.note(
         f"order:{order_id}",
         "order.changed",

@@ -49,6 +49,7 @@ class FulfilmentOrder(TableRow, table=True):
     proof_event_id: str | None = _text(255)
     proof_type: str | None = _text(100)
     payment_id: str | None = _text(255)
+    paid_amount: str | None = _text(255)
     hold: str | None = _text(40)
     requested_at: datetime | None = _time()
     unfulfillable_at: datetime | None = _time()

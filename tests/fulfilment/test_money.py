@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -188,6 +189,65 @@ async def test_what_a_held_order_should_have_cost_is_told_as_registered_last(ord
     await orders.feed(registered(session_id="s2", expected_amount="50.00"))
     assert (await orders.row(ORDERS))["hold"] == "amount_mismatch"
     assert (await orders.row(FINDINGS))["detail"] == {"expected_amount": "50.00", "amount": "1.00"}
+
+
+IN_FULL = {"one too small": ("1", ["amount_mismatch"]), "the same": ("100.0", []), "with the fee": ("101", []),
+           "not shown": (None, []), "no decimal": (100, [])}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))), ids=lambda order: "".join(map(str, order)))
+async def test_what_alone_a_payment_shows_is_compared_with_what_was_registered(
+    orders_with: Callable[..., Projections], order: tuple[int, ...]
+) -> None:
+    """It was shipped for a hundredth of its price, and nobody was told (a link whose price was tampered with)."""
+    # case: F21, F38, G1
+    orders = orders_with(matching="off")
+    told = [registered(expected_amount="100"), said("order.paid", "evt_1", order_id="A1"), payment("p1", 1, amount="1"),
+            read_paid(2)]  # fmt: skip
+    await orders.feed(*(told[number] for number in order))
+    proved = min(order.index(1), order.index(3))
+    is_out = proved < max(order.index(0), order.index(2))
+    row, found = await orders.row(ORDERS), await orders.row(FINDINGS, kind="amount_mismatch")
+    assert (row["hold"], len(orders.of_type("fulfilment.requested"))) == (
+        (None, 1) if is_out else ("amount_mismatch", 0)
+    )
+    assert (found["closed_at"], found["detail"].get("seen")) == (None, LATE if is_out else None)
+    assert (found["detail"]["expected_amount"], found["detail"]["amount"]) == ("100", "1")
+    assert await open_kinds(orders) == {("amount_mismatch", "A1")}
+
+
+@pytest.mark.parametrize("paid", IN_FULL)
+@pytest.mark.parametrize("shown", [None, "100"])
+@pytest.mark.parametrize("payment_first", [True, False])
+async def test_what_is_no_smaller_payment_is_no_finding(
+    orders: Projections, paid: str, shown: str | None, payment_first: bool
+) -> None:
+    # case: F21
+    amount, kinds = IN_FULL[paid]
+    told = [payment("p1", 1, amount=amount), read_paid(2, amount=shown)]
+    await orders.feed(registered(expected_amount="100"), *(told if payment_first else reversed(told)))
+    expected = [] if shown else kinds
+    assert [kind for kind, _ in await open_kinds(orders)] == expected
+    assert len(orders.of_type("fulfilment.requested")) == (0 if payment_first and expected else 1)
+
+
+async def test_a_second_payment_that_is_large_enough_lets_it_go(orders: Projections) -> None:
+    # case: F21, F29
+    await orders.feed(registered(expected_amount="100"), payment("p1", 1, amount="1"), read_paid(2))
+    assert orders.of_type("fulfilment.requested") == []
+    await orders.feed(payment("p2", 3, amount="100"))
+    assert len(orders.of_type("fulfilment.requested")) == 1
+    assert await open_kinds(orders) == {("duplicate_payment", "A1")}
+    assert orders.notes[-1].after.keys() == {"hold", "requested_at"}
+
+
+async def test_a_payment_alone_is_no_change_of_its_order(orders: Projections) -> None:
+    """The trail of an order that was paid before this was kept does not have it: a rebuild goes by that."""
+    # case: G9, G12
+    await orders.feed(registered(expected_amount="1"), said("order.paid", "evt_1", order_id="A1"))
+    before = len(orders.notes)
+    await orders.feed(payment("p1", 1, amount="1"))
+    assert ((await orders.row(ORDERS))["paid_amount"], len(orders.notes)) == ("1", before)
 
 
 async def test_two_payments_of_one_order_are_one_fulfilment_and_a_report(orders: Projections) -> None:

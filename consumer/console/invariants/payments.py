@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from consumer.console.invariants.orders import BookedOrder, Findings, class_of, is_open, is_settled
+from consumer.console.invariants.orders import BookedOrder, Findings, class_of, is_open, is_seen, is_settled
 from consumer.console.invariants.report import Class, micro_of
 from handlers.access.subscription import ENDED, Subscription
 from handlers.fulfilment.order import decimal
@@ -67,9 +67,19 @@ def _of_paid_order(payment: Payment, order: BookedOrder, around: Around) -> tupl
             return Class.BEFORE, None
         return _seen(around.findings, "duplicate_payment", [order.order_id], Class.DUPLICATE, "duplicate_unseen")
     found = class_of(order)
-    wanted = micro_of(decimal(order.order.amount))
+    costs = order.order.expected_amount if order.order.amount is None else order.order.amount
+    wanted = micro_of(decimal(costs))
     is_less = payment.micro is not None and wanted is not None and payment.micro < wanted
-    return found, "underpaid" if is_less and found in (Class.FULFILLED, Class.LATE, Class.DUE) else None
+    if not is_less or found not in (Class.FULFILLED, Class.LATE, Class.DUE) or _is_shown(order):
+        return found, None
+    return found, "underpaid"
+
+
+def _is_shown(order: BookedOrder) -> bool:
+    """Whether an operator sees, or has settled, that the payments of an order that names no amount itself are not what
+    was registered: one too small, or two of them."""
+    kinds = ("amount_mismatch", "duplicate_payment") if order.order.amount is None else ()
+    return any(is_seen(order.findings, kind, order.order_id) for kind in kinds)
 
 
 def _of_subscription(payment: Payment, around: Around) -> tuple[Class, str | None]:

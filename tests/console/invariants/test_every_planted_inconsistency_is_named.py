@@ -95,6 +95,20 @@ async def pays_too_little(shop: Shop) -> None:
     await shop.runs("cheap", "succeeded")
 
 
+async def pays_less_than_registered(shop: Shop) -> None:
+    """Of an order that names no amount itself; it is shipped, and its finding says so."""
+    terms = {"session_id": "ses_cheap", "order_id": "cheap", "expected_amount": "25.00"}
+    await shop.say("checkout.registered", "order:cheap", **terms)
+    await shop.read("order", "cheap", order_id="cheap", status="PAID")
+    await shop.pays("pay_cheap", "cheap", "24.999999")
+    await shop.runs("cheap", "succeeded")
+
+
+async def pays_less_than_registered_and_nobody_sees_it(shop: Shop) -> None:
+    await pays_less_than_registered(shop)
+    await shop.sql("DELETE FROM fulfilment_finding WHERE subject = 'cheap'")
+
+
 async def request_was_never_sent(shop: Shop) -> None:
     await shop.paid("lost")
     await shop.sql(
@@ -162,6 +176,8 @@ PLANTED: dict[str, tuple[str, str, Plant]] = {
         "duplicate_unseen", "pay_twice_again", sql("DELETE FROM fulfilment_finding WHERE kind = 'duplicate_payment'")),
     "an unknown subscription pays": ("unknown_subscription_paid", "pay_unknown", unknown_subscription_pays),
     "a payment is a millionth too small": ("underpaid", "pay_cheap", pays_too_little),
+    "less than registered, and nobody sees it": (
+        "underpaid", "pay_cheap", pays_less_than_registered_and_nobody_sees_it),
     "the service says paid, the row is gone": ("paid_not_taken", "A9", paid_at_the_service),
     "paid here, pending there": (
         "paid_here_only", "A1", sql("UPDATE observations SET state = 'PENDING||||' WHERE object_id = 'A1'")),
@@ -247,6 +263,28 @@ async def test_it_is_named_with_its_cure(shop: Shop, what: str) -> None:
     assert {one.code for one in found.problems} == {code}, "it alone"
     assert not found.holds
     assert all(one.cure.startswith("consumer ") for one in found.problems)
+
+
+CLOSE = (
+    "UPDATE fulfilment_finding SET closed_at = '2026-01-01 00:00:00.000000', closed_by = 'op' WHERE subject = 'cheap'"
+)
+
+
+@pytest.mark.parametrize("then", [sql(), sql(CLOSE)], ids=["open", "settled"])
+async def test_what_is_less_than_registered_and_seen_is_not_broken(shop: Shop, then: Plant) -> None:
+    # case: F21
+    await pays_less_than_registered(shop)
+    await then(shop)
+    assert [one.code for one in (await shop.check()).problems] == []
+
+
+async def test_of_two_payments_the_larger_is_what_was_paid(shop: Shop) -> None:
+    # case: F21, F29
+    await pays_less_than_registered(shop)
+    await shop.pays("pay_rest", "cheap", "25")
+    assert [one.code for one in (await shop.check()).problems] == []
+    await shop.sql("DELETE FROM fulfilment_finding WHERE subject = 'cheap'")
+    assert {one.code for one in (await shop.check()).problems} == {"underpaid", "duplicate_unseen"}
 
 
 async def test_what_is_dead_breaks_the_application_that_it_is_of(shop: Shop) -> None:
