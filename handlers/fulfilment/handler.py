@@ -11,32 +11,27 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import select, update
-
 from consumer.plugin import Context, Event, Reject, Trust, handles, parse_time
 from handlers.findings import close_by_hand, close_finding, open_finding
 from handlers.fulfilment import rules
 from handlers.fulfilment.folding import Fact, apply_all
 from handlers.fulfilment.lookups import (
     PAID_BEFORE,
+    SessionKnown,
     is_paid,
     order_named,
     order_of_service_id,
     session_known,
 )
 from handlers.fulfilment.money import (
-    claim_payments,
     judge_payments,
     judge_proof,
     keep_payment,
-    payments_of,
-    waits_for_session,
 )
 from handlers.fulfilment.observing import Seen, observe
 from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import (
     KNOWN_STATUSES,
-    SESSION_RANK,
     Hold,
     Matching,
     Order,
@@ -45,12 +40,10 @@ from handlers.fulfilment.order import (
     Registration,
 )
 from handlers.fulfilment.registration import hold_session, newer_registration, register_session
+from handlers.fulfilment.sessions import heard, take_payments
 from handlers.fulfilment.store import ASKED, READ_DUE, Change, apply, compare_again, is_let_go, later
 from handlers.fulfilment.tables import (
-    CHECKOUTS,
     FINDINGS,
-    PAYMENTS,
-    FulfilmentCheckout,
     FulfilmentPayment,
 )
 from handlers.origin import is_own, own
@@ -190,7 +183,10 @@ async def checkout_session(event: Event, ctx: Context) -> None:
     options: Options = ctx.options
     if marked_as_test(event, options.test_markers):
         return
-    order_id, mode = await _session_said(ctx, event) if event.object_id else (event.order_id, None)
+    order_id, mode = event.order_id, None
+    if event.object_id:
+        status = event.type.rsplit(".", 1)[1].upper()
+        order_id, mode = await heard(ctx, event, event.object_id, status=status, order_id=order_id)
     if "subscription" in (look(event, options.mode), mode) or ctx.is_history:
         return
     completed = event.type == "checkout.session.completed"
@@ -228,13 +224,24 @@ def _seen(event: Event, ctx: Context) -> Seen:
     return Seen(event, ctx, order_id, reading, _proof(event, _payment_in(event, ctx)))
 
 
+@handles("session.observed", transactional=True, name="fulfilment:session_observed")
+async def session_observed(event: Event, ctx: Context) -> None:
+    """An authenticated read of a session tells whose it is, and in which mode, where neither the merchant nor an event
+    did: what was paid in it is of that order (case U10). Nothing else is asked of its status (case F35)."""
+    session_id = own(event).key.partition(":")[2]
+    options: Options = ctx.options
+    status = event.find("/data/record/status")
+    order_id = look_text(event, options.session_order)
+    await heard(ctx, event, session_id, status=status, order_id=order_id)
+
+
 @handles("checkout.registered", transactional=True, name="fulfilment:checkout_registered")
 async def checkout_registered(event: Event, ctx: Context) -> None:
     """The merchant registered a checkout: whose it is and what it should cost (cases F20, F21)."""
     said = own(event).data["data"]
     options: Options = ctx.options
     if said.get("mode") == "subscription":
-        await _take_payments(ctx, event, said["session_id"])
+        await take_payments(ctx, event, said["session_id"])
         return
     registration = Registration(
         session_id=said["session_id"], customer=said.get("customer"), expected_amount=said.get("expected_amount"),
@@ -251,7 +258,7 @@ async def checkout_registered(event: Event, ctx: Context) -> None:
     change = await apply(ctx, event, said["order_id"], fact, invents=True)
     if change is not None:
         await compare_again(ctx, event, said["order_id"], change.after)
-    await _take_payments(ctx, event, said["session_id"])
+    await take_payments(ctx, event, said["session_id"])
 
 
 @handles("payment.observed", transactional=True, name="fulfilment:payment_observed")
@@ -266,14 +273,13 @@ async def payment_observed(event: Event, ctx: Context) -> None:
     order_id, service_order_id = await order_named(
         ctx, payment_id, look_text(event, options.payment_order), look_text(event, options.payment_service_order)
     )
-    is_period = False
+    known = SessionKnown()
     session_id = look_text(event, options.payment_session) if order_id is None and service_order_id is None else None
     if session_id is not None:
         await hold_session(ctx.session, ctx.application, session_id)  # its event comes before this, or after
         known = await session_known(ctx, session_id)
-        is_period = known.mode == "subscription"
-        order_id = known.order_id if known.is_known and not is_period else None
-        if known.order_id is not None and not (known.is_known or is_period):
+        order_id = known.order_id if known.is_known and not known.is_subscriptions else None
+        if known.order_id is not None and not (known.is_known or known.is_subscriptions):
             ctx.request_read("order", known.order_id)  # what it shows takes the payment
     payment = FulfilmentPayment(
         application=ctx.application,
@@ -288,10 +294,12 @@ async def payment_observed(event: Event, ctx: Context) -> None:
         await judge_payments(ctx, event, order_id, payment)
     elif (order_id := await keep_payment(ctx, event, payment)) is not None:
         await judge_payments(ctx, event, order_id)
-    elif not is_period:
+    elif not known.is_subscriptions:
         detail: dict[str, Any] = {"payments": [payment.payment_id]}
         if session_id is not None:
             detail["session_id"] = session_id
+            if None in (known.order_id, known.mode) and not ctx.is_history:
+                ctx.request_read("session", session_id)  # its answer tells whose it is
         await open_finding(ctx, FINDINGS, "orphan_payment", payment.payment_id, event.received_at, detail)
         if service_order_id is not None:
             ctx.request_read("service_order", service_order_id)
@@ -337,47 +345,6 @@ async def operator(event: Event, ctx: Context) -> None:
 async def finding_closed(event: Event, ctx: Context) -> None:
     """An operator settled a finding by hand (a refund, say): it stays closed."""
     await close_by_hand(own(event), ctx, FINDINGS)
-
-
-async def _session_said(ctx: Context, event: Event) -> tuple[str | None, str | None]:
-    """Record the session's status (the higher rank stays) and give the order id, from the event or registered, and the
-    mode that was registered."""
-    status = event.type.rsplit(".", 1)[1].upper()
-    key: dict[str, Any] = {"application": ctx.application, "session_id": str(event.object_id)}
-    known_status = status if status in SESSION_RANK else "OPEN"
-    completed_at = event.received_at if known_status == "COMPLETED" else None
-    options: Options = ctx.options
-    mode = said if (said := look(event, options.mode)) in ("payment", "subscription") else None
-    heard = FulfilmentCheckout(
-        **key, order_id=event.order_id, status=known_status, completed_at=completed_at, mode=mode
-    )
-    if await ctx.insert_new(heard) or (row := await ctx.locked(FulfilmentCheckout, **key)) is None:
-        await _take_payments(ctx, event, key["session_id"])
-        return event.order_id, mode
-    higher = max(known_status, row["status"], key=lambda word: SESSION_RANK.get(word, 0))
-    order_id: str | None = row["order_id"] or event.order_id
-    mode = row["mode"] or (mode if row["registered_at"] is None else None)  # what is registered is the merchant's word
-    if (higher, order_id, mode) != (row["status"], row["order_id"], row["mode"]):
-        one = (CHECKOUTS.c.application == ctx.application) & (CHECKOUTS.c.session_id == key["session_id"])
-        values = {"status": higher, "order_id": order_id, "mode": mode}
-        values["completed_at"] = row["completed_at"] or completed_at
-        await ctx.session.execute(update(CHECKOUTS).where(one).values(values))
-        await _take_payments(ctx, event, key["session_id"])
-    return order_id, mode
-
-
-async def _take_payments(ctx: Context, event: Event, session_id: str) -> None:
-    """What was paid in this session before anybody said whose it is (case B33). Where its order is not known yet, a
-    read of that takes them. A subscription's session has none, and its payments are no orphans."""
-    wanted = select(PAYMENTS.c.payment_id).where(payments_of(ctx.application), waits_for_session(session_id))
-    if not (waiting := (await ctx.session.execute(wanted)).scalars().all()):
-        return
-    known = await session_known(ctx, session_id)
-    if known.mode == "subscription":
-        for payment_id in waiting:
-            await close_finding(ctx, FINDINGS, "orphan_payment", payment_id, event.received_at)
-    elif known.order_id is not None and known.is_known:
-        await claim_payments(ctx, event, known.order_id, waits_for_session(session_id))
 
 
 async def _unidentified(ctx: Context, event: Event) -> None:

@@ -65,6 +65,11 @@ class SessionKnown:
     is_known: bool = False
     mode: str | None = None
 
+    @property
+    def is_subscriptions(self) -> bool:
+        """Whether it was said to be a subscription's."""
+        return self.mode == "subscription"
+
 
 async def session_known(ctx: Context, session_id: str) -> SessionKnown:
     """What is known of this checkout."""

@@ -14,7 +14,8 @@ class Options(BaseModel):
     merchant registered (others are parked, case F20); `read` those registered or shown by a read (a test event has no
     readable order, case F24). `amount`, `customer`, `service_order`, `payment_order`: JSON pointers inside a record or
     an event's object. `payment`: the same, to the payment that an order was paid by. `payment_session`: to the checkout
-    that a payment was made in, asked where its record names no order.
+    that a payment was made in, asked where its record names no order. `session_order`: to the order of a session that
+    was read.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,6 +38,7 @@ class Options(BaseModel):
         "/session",
     )
     payment_subscription: Pointers = ("/subscription_id", "/subscription/id", "/subscription")
+    session_order: Pointers = ("/order/order_id", "/order_id")
     mode: Pointers = ("/mode", "/session/mode")
     lapse_read_delay_s: float = Field(default=30.0, ge=0, le=86400)
     disagreement_read_delay_s: float = Field(default=60.0, ge=0, le=86400)

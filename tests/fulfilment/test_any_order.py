@@ -217,11 +217,17 @@ def shows(what: tuple[str, str | None], number: int, application: str) -> Event:
         case "read of the payment as if so1 was ours":
             money = {"id": payment_id, "status": "SUCCEEDED", "order_id": "so1"}
             return observed(f"payment:{payment_id}", number, money, **of)
+        case "read of the payment by its session":
+            money = {"id": payment_id, "status": "SUCCEEDED", "session_id": "s1"}
+            return observed(f"payment:{payment_id}", number, money, **of)
+        case "read of the session":
+            session = {"id": "s1", "status": "COMPLETED", "order": {"id": "so1", "order_id": "A1"}}
+            return observed("session:s1", number, session, **of)
     return own("fulfilment.marked_paid", "order:A1", {"by": "op"}, id_=f"drv_{number}", **of)
 
 
-OF_MONEY = ["read of the payment", "read of the payment as if so1 was ours"]
-KINDS = ["event", "event by the service's id", "read", "word", *OF_MONEY]
+OF_MONEY = ["read of the payment", "read of the payment as if so1 was ours", "read of the payment by its session"]
+KINDS = ["event", "event by the service's id", "read", "read of the session", "word", *OF_MONEY]
 SHOWN = st.tuples(st.sampled_from(KINDS), st.sampled_from([None, "p1", "p2", "p3"]))
 
 
@@ -233,6 +239,7 @@ def test_a_second_payment_is_found_once_whichever_came_first(
     # case: F4, F29, G1, G2
     shown = [one for one in shown if one[0] not in OF_MONEY or one[1] is not None]
     shown.append(("read", "p1"))  # by it the service's id of the order is known, in the end
+    shown.append(("read of the session", None))
     positions = list(range(len(shown)))
     again = data.draw(st.lists(st.sampled_from(positions), max_size=4))
     order = data.draw(st.permutations(positions + again))
@@ -245,6 +252,7 @@ def test_a_second_payment_is_found_once_whichever_came_first(
         rows = await orders.rows(FINDINGS, application=application, closed_at=None)
         return [(row["kind"], row["detail"]) for row in rows if row["kind"].endswith("_payment")]
 
-    paid_by = sorted({payment_id for kind, payment_id in shown if payment_id and kind != "word"})
+    tells_none = ("word", "read of the session")
+    paid_by = sorted({payment_id for kind, payment_id in shown if payment_id and kind not in tells_none})
     expected = [("duplicate_payment", {"payments": paid_by})] if len(paid_by) > 1 else []
     assert shared_ledger.runner.run(found()) == expected

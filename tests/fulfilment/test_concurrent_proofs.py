@@ -119,6 +119,27 @@ async def test_two_payments_that_race_are_a_duplicate(database: Database) -> Non
     assert (found["kind"], found["detail"]) == ("duplicate_payment", {"payments": ["p1", "p2"]})
 
 
+async def test_a_payment_its_session_and_its_order_that_race_leave_no_orphan_that_nobody_looks_for(
+    database: Database,
+) -> None:
+    """A read of a session and one of its order come together: each may miss what the other just told."""
+    # case: F28, U10, G1
+    workers = [Projections(database, MODULE, options={"matching": "off"}) for _ in range(3)]
+    orders = {f"A{number}": {"id": f"so{number}", "order_id": f"A{number}", "status": "PAID"} for number in range(5)}
+    for number, (order, record) in enumerate(orders.items(), 1):
+        money = {"id": f"p{order}", "status": "SUCCEEDED", "session_id": f"s{order}"}
+        await asyncio.gather(
+            workers[0].feed(observed(f"payment:p{order}", number, money)),
+            workers[1].feed(observed(f"session:s{order}", number, {"id": f"s{order}", "order": record})),
+            workers[2].feed(observed(f"order:{order}", number, record)),
+        )
+    for kind, one in await workers[0].asked():
+        if kind == "order":
+            await workers[0].feed(observed(f"order:{one}", 100, orders[one]))
+    assert [row["order_id"] for row in await workers[0].rows(PAYMENTS)] == list(orders)
+    assert [row for row in await workers[0].rows(FINDINGS) if row["closed_at"] is None] == []
+
+
 async def test_an_order_registered_while_it_is_paid_is_fulfilled_once(database: Database) -> None:
     # case: F20
     workers = [Projections(database, MODULE, options={"matching": "on"}) for _ in range(2)]

@@ -19,7 +19,7 @@ from handlers.fulfilment import handler, lookups
 from handlers.fulfilment.order import Registration
 from handlers.fulfilment.registration import register, register_session
 from handlers.fulfilment.store import LATE
-from handlers.fulfilment.tables import FINDINGS, ORDERS, PAYMENTS
+from handlers.fulfilment.tables import CHECKOUTS, FINDINGS, ORDERS, PAYMENTS
 from tests.fulfilment.confirmed import said
 from tests.support.handling.projections import START, Projections, observed, own
 
@@ -566,9 +566,88 @@ async def test_one_between_its_session_and_its_order_waits_for_a_read_of_that(or
     await orders.feed(SESSION)
     await orders.forget_reads()
     await orders.feed(payment("p1", 1, order_id=None, session_id="s1"))
-    assert await orders.asked() == {("order", "A1")}
+    assert await orders.asked() == {("order", "A1"), ("session", "s1")}, "it may be a subscription's"
     await orders.feed(observed("order:A1", 2, {"order_id": "A1", "status": "PAID"}))
     assert await open_kinds(orders) == set()
+
+
+def session_read(version: int = 9, **shown: Any) -> Event:
+    """A read of session s1."""
+    return observed("session:s1", version, {"id": "s1", "status": "COMPLETED", "url": None, **shown})
+
+
+OF_A1 = {"order": {"id": "so1", "order_id": "A1", "status": "PAID"}}
+
+
+@pytest.mark.parametrize("places", list(permutations(range(5))), ids=lambda places: "".join(map(str, places)))
+async def test_one_whose_session_no_event_explained_is_of_the_order_that_a_read_shows(
+    orders_with: Callable[..., Projections], places: tuple[int, ...]
+) -> None:
+    """Events carried ids only, or were lost: each was an orphan for ever, and a second payment two of them."""
+    # case: F28, F29, U10, G1
+    orders = orders_with(matching="off")
+    told = [
+        said("order.paid", "evt_1", id="so1"),
+        session_read(1, **OF_A1),
+        observed("order:A1", 2, {"id": "so1", "order_id": "A1", "status": "PAID"}),
+        *(payment(f"p{number}", number, order_id=None, checkout_session_id="s1") for number in (1, 2)),
+    ]
+    await orders.feed(*(told[place] for place in places))
+    assert await open_kinds(orders) == {("duplicate_payment", "A1")}
+    assert [(row["order_id"], row["status"]) for row in await orders.rows(CHECKOUTS)] == [("A1", "COMPLETED")]
+    assert [row["order_id"] for row in await orders.rows(ORDERS)] == ["A1"]
+    assert len(orders.of_type("fulfilment.requested")) == 1
+
+
+async def test_whose_a_session_is_is_asked_where_nobody_told_and_nowhere_else(orders: Projections) -> None:
+    # case: U10, B23
+    in_s1 = [payment(f"p{number}", number, order_id=None, session_id="s1") for number in (1, 2, 3)]
+    await orders.feed(in_s1[0], in_s1[1])
+    assert await orders.asked() == {("session", "s1")}, "one read for both"
+    await orders.forget_reads()
+    await orders.feed(session_read(3, **OF_A1))
+    assert await orders.asked() == {("order", "A1")}, "its read may have come just before"
+    await orders.feed(observed("order:A1", 4, {"id": "so1", "order_id": "A1", "status": "PAID"}))
+    await orders.forget_reads()
+    await orders.feed(in_s1[2], payment("p4", 4), payment("p5", 5, order_id=None))
+    await orders.feed(payment("p6", 6, order_id=None, session_id="s1", subscription_id="sub1"))
+    assert await orders.asked() == set()
+
+
+async def test_a_seed_asks_for_no_session_and_no_order(orders: Projections) -> None:
+    # case: B30
+    orders.is_history = True
+    await orders.feed(payment("p1", 1, order_id=None, session_id="s1"), SESSION)
+    assert await orders.asked() == set()
+
+
+async def test_a_read_of_a_session_overrules_nobody(orders: Projections) -> None:
+    # case: U10, U29, F35
+    await orders.feed(registered(), payment("p1", 1, order_id=None, session_id="s1"))
+    elsewhere = {"order": {"order_id": "B2"}, "mode": "subscription", "status": "EXPIRED"}
+    await orders.feed(session_read(2, **elsewhere), session_read(3, order=None, status={"odd": 1}))
+    [row] = await orders.rows(CHECKOUTS)
+    assert (row["order_id"], row["mode"], row["status"]) == ("A1", "payment", "EXPIRED")
+    assert [row["order_id"] for row in await orders.rows(PAYMENTS)] == ["A1"]
+    forged = said("session.observed", "evt_9", envelope={"data": {"record": elsewhere}})
+    with pytest.raises(ConsumerError, match="does not send"):
+        await orders.feed(forged)
+
+
+@pytest.mark.parametrize("named", [{}, {"order_id": "O1"}], ids=["no order named", "an order named"])
+@pytest.mark.parametrize("first", ["payment", "read"])
+async def test_one_in_a_session_whose_read_says_that_it_is_a_subscriptions_is_no_orphan(
+    orders: Projections, first: str, named: dict[str, Any]
+) -> None:
+    """Its event showed no mode: the runbook said to give a live subscription's money back."""
+    # case: F22, B33, U10
+    await orders.feed(said("checkout.session.completed", "evt_1", id="s1", **named))
+    told = [payment("p1", 1, order_id=None, session_id="s1"), session_read(2, mode="subscription", order=None)]
+    await orders.feed(told[0 if first == "payment" else 1])
+    assert ("session", "s1") in await orders.asked() or first == "read"
+    await orders.feed(told[1 if first == "payment" else 0])
+    assert await open_kinds(orders) == set()
+    assert await orders.rows(ORDERS) == []
 
 
 async def test_one_in_a_subscriptions_session_makes_no_order(orders: Projections) -> None:
