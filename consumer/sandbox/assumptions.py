@@ -239,6 +239,12 @@ SWITCHES: tuple[Switch, ...] = (
         "LIM",
     ),
     _choice(
+        "order_lookup",
+        ("merchant_id", "either_id"),
+        "GET /v1/orders/lookup takes the merchant's id only (the service's is 404), or either",
+        "U18",
+    ),
+    _choice(
         "order_read",
         ("service_id", "either_id"),
         "GET /v1/orders/{id} takes the service's id only (the merchant's is 404), or either",

@@ -237,6 +237,12 @@ async def test_an_order_is_read_by_the_services_id_and_by_the_merchants_where_th
     sandbox.assumptions.set({"order_read": "either_id"})
     assert (await api.get("/v1/orders/mine")).json["id"] == order
     assert (await api.get(f"/v1/orders/{order}")).json["id"] == order
+    lookup = f"/v1/orders/lookup?order_id={order}"
+    assert (await api.get(lookup)).code == "not_found"
+    sandbox.assumptions.set({"order_lookup": "either_id"})
+    assert (await api.get(lookup)).json["order_id"] == "mine"
+    assert (await api.get("/v1/orders/lookup?order_id=mine")).json["id"] == order
+    assert (await api.get("/v1/orders/lookup?order_id=nobodys")).code == "not_found"
 
 
 async def test_the_bounds_that_the_document_lacks_are_assumed(api: Api, sandbox: Sandbox) -> None:
