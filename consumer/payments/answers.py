@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
 from consumer.document import parse, shallow
-from consumer.payments.errors import AnswerTooLarge, ApiError, UnexpectedAnswer, UnreadableAnswer, class_for
+from consumer.payments.errors import AnswerTooLarge, ApiError, NotShown, UnexpectedAnswer, UnreadableAnswer, class_for
 from consumer.payments.models import Record
 
 RETRY_AFTER_MAX_S = 86_400.0
@@ -28,12 +28,17 @@ class Answer:
     document: Mapping[str, Any]
     raw: bytes
 
-    def read_as(self, record: type[R]) -> R:
-        """The record in it. Raises UnexpectedAnswer where its reading breaks: that is this record's failure alone."""
+    def read_as(self, record: type[R], is_asked: Callable[[R], bool] = lambda _: True) -> R:
+        """The record in it. Raises UnexpectedAnswer where its reading breaks: that is this record's failure alone;
+        NotShown where it is not the one that was asked for. "No such object" may come as a success, too (case U18)."""
         try:
-            return record.read(self.document, self.raw)
+            found = record.read(self.document, self.raw)
         except Exception as error:
             raise UnexpectedAnswer("the record cannot be read", status=self.status, raw=self.raw) from error
+        if not is_asked(found):
+            code, request_id = _word(self.document.get("code")), _word(self.document.get("request_id"))
+            raise NotShown(record=found, status=self.status, service_code=code, request_id=request_id, raw=self.raw)
+        return found
 
 
 async def bounded(chunks: AsyncIterator[bytes], encoding: str, max_bytes: int) -> bytes:

@@ -96,7 +96,7 @@ class CheckoutSessions:
     async def retrieve(self, session_id: str) -> CheckoutSession:
         """One session with its embedded order (endpoint 3); its `url` is always None."""
         answer = await self._caller.read(f"{ROUTE}/{{id}}", f"{ROUTE}/{path_id(session_id)}")
-        return answer.read_as(CheckoutSession)
+        return answer.read_as(CheckoutSession, lambda one: one.is_called(session_id))
 
     async def cancel(self, session_id: str, *, idempotency_key: str | None = None) -> Acknowledgement:
         """Cancel an open session (endpoint 4). The order stays PENDING; a late payment can still make it PAID.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from consumer.errors import ConsumerError
-from consumer.payments.models import CheckoutSession, Order
+from consumer.payments.models import CheckoutSession, Order, Record
 
 RAW_MAX_BYTES = 2048
 DETAIL_MAX_CHARS = 500
@@ -224,6 +224,19 @@ class ResourceNotFound(ApiError):
     """The service does not show this resource to this application; that never means it ended (case G7)."""
 
     code = "resource_not_found"
+
+
+class NotShown(ResourceNotFound):
+    """The answer has a success status, and shows no such object: none at all, or another one.
+
+    `record` is what it shows: of none, one without an id.
+    """
+
+    code = "resource_not_shown"
+
+    def __init__(self, *, record: Record, **fields: Any) -> None:
+        self.record = record
+        super().__init__(**fields)
 
 
 class ServerError(ApiError):

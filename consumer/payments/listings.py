@@ -81,7 +81,7 @@ class Listing(Generic[R]):
     async def retrieve(self, record_id: str) -> R:
         """One record by its id. Raises ResourceNotFound when this application is not shown such a record."""
         answer = await self._caller.read(f"{self._route}/{{id}}", f"{self._route}/{path_id(record_id)}")
-        return answer.read_as(self._record)
+        return answer.read_as(self._record, lambda one: one.is_called(record_id))
 
     async def _fetched(self, limit: int, cursor: Cursor | None, *, walk: bool) -> Page[R]:
         """A page that is too large to be taken is asked for in parts, down to one record: it holds up no walk. Not by

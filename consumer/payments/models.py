@@ -88,6 +88,12 @@ class Record(BaseModel):
             record._raw_bytes = dumped(document)
         return record
 
+    def is_called(self, asked: str) -> bool:
+        """Whether it is what was asked for by this id of the service's. Of most kinds the spec shows no field, nor by
+        which names the service finds them: what comes is taken for it."""
+        del asked
+        return True
+
     @property
     def raw(self) -> dict[str, Any]:
         """Everything the service said; treat it as read-only."""
@@ -121,6 +127,22 @@ class Order(Record):
         """The one proof of payment that a read gives (spec, What the service does 6)."""
         return self.status == ORDER_PAID
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether it is no order at all, but an empty place for one."""
+        return self.id is None and self.order_id is None and self.status is None
+
+    def is_called(self, asked: str) -> bool:
+        """By either id (spec, Order and payment). One that shows the merchant's alone is taken for it."""
+        return asked in (self.id, self.order_id) or (self.id is None and self.order_id is not None)
+
+    def is_order(self, merchant_order_id: str) -> bool:
+        """Whether it is the one that the merchant calls so. One that shows the service's id alone is taken for it,
+        unless that is what was asked for: then nobody knows what the merchant calls it."""
+        if self.order_id is not None:
+            return self.order_id == merchant_order_id
+        return self.id is not None and self.id != merchant_order_id
+
 
 def _embedded_order(value: Any) -> Order | None:
     if isinstance(value, Order):
@@ -136,6 +158,10 @@ class CheckoutSession(Record):
     expires_at: Time = None
     order_id: Id = None
     order: Annotated[Order | None, BeforeValidator(_embedded_order)] = None
+
+    def is_called(self, asked: str) -> bool:
+        """By its id, which the spec shows."""
+        return self.id == asked
 
     def without_link(self) -> CheckoutSession:
         """The same, with nothing in it that could be paid."""
@@ -156,6 +182,10 @@ class Subscription(Record):
     cancel_at_period_end: Flag = None
     cancel_reason: Text = None
     merchant_cancel_requested: Flag = None
+
+    def is_called(self, asked: str) -> bool:
+        """By its id, which the spec shows."""
+        return self.id == asked
 
     @property
     def will_end(self) -> bool:

@@ -47,7 +47,7 @@ class Orders(Listing[Order]):
         """One order by the merchant's own id (endpoint 7; case F26). Raises ResourceNotFound when none is shown."""
         route = "/v1/orders/lookup"
         answer = await self._caller.read(route, route, (("order_id", order_id(merchant_order_id)),))
-        return answer.read_as(Order)
+        return answer.read_as(Order, lambda one: one.is_order(merchant_order_id))
 
 
 class Payments(Listing[Payment]):

@@ -122,6 +122,27 @@ async def test_an_error_of_unknown_shape_survives(
     assert caught.value.service_code == ("brand_new_code" if b"brand_new" in body else None)
 
 
+async def test_a_success_without_the_record_asked_for_is_none_of_it(service: ScriptedService, b: Bench) -> None:
+    # case: U10, U18
+    client = b.client
+    other: dict[str, str] = {"id": "other_1", "order_id": "B", "status": "PAID"}
+    code = {"statusCode": 404, "code": "gone", "request_id": "req_7"}
+    for body in (other, code):
+        service.answering = lambda _seen, body=body: Reply(200, body)
+        for read in (
+            client.orders.lookup("A"),
+            client.orders.retrieve("ord_1"),
+            client.subscriptions.retrieve("sub_1"),
+            client.checkout_sessions.retrieve("cs_1"),
+        ):
+            with pytest.raises(ResourceNotFound) as caught:
+                await read
+            assert (caught.value.status, caught.value.code) == (200, "resource_not_shown")
+    assert (caught.value.service_code, caught.value.request_id) == ("gone", "req_7")
+    service.answering = lambda _seen: Reply(200, {"id": "ord_1", "order_id": "A"})
+    assert (await client.orders.retrieve("A")).id == "ord_1", "by either id"
+
+
 async def test_the_raw_excerpt_is_bounded(service: ScriptedService, b: Bench) -> None:
     # case: C13
     service.will(Reply(404, b"x" * 100_000))

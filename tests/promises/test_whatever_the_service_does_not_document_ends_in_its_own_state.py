@@ -33,7 +33,13 @@ ENVELOPES = {
         "event_payload": "snapshot",
         "listed_event_shape": "id",
     },
-    "flat-thin": {"event_type_field": "event_type", "event_container": "flat", "event_payload": "thin"},
+    "flat-thin": {
+        "event_type_field": "event_type",
+        "event_container": "flat",
+        "event_payload": "thin",
+        "order_lookup": "either_id",
+        "order_read": "either_id",
+    },
 }
 LOST = {"all": 1.0, "some": 0.5, "none": 0.0}
 STORIES = ("happy", "late-payment-after-expiry", "replaced-session", "double-pay", "past-due-recovered", "payer-cancel")

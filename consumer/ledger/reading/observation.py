@@ -26,6 +26,7 @@ MEANING = ("status", "end_reason", "cancel_at_period_end", "cancel_reason", "mer
 DECIDING: Final = ("id", "order_id", "amount", "customer_reference", "price_id", "product_id", "order", "price")
 """The fields beside those that the built-in handlers look for first."""
 REDUCED_FIELDS, REDUCED_CHARS, REDUCED_DEPTH = 100, 255, 3
+NOT_FOUND: Final = 404
 PAID: Final = "PAID"
 ENDED: Final = "ENDED"
 STATUSES: Final[Mapping[str, frozenset[str]]] = {
@@ -112,10 +113,11 @@ def unreadable(
     version: int,
     read_at: datetime,
     said: Mapping[str, str | None],
+    status: int = NOT_FOUND,
     traceparent: str | None = None,
 ) -> Event:
-    """`order.unreadable` or `subscription.unreadable`: the service answered that it does not show this object (404), to
-    credentials that work.
+    """`order.unreadable` or `subscription.unreadable`: the service answered that it does not show this object (404, or
+    a success without it), to credentials that work.
 
     An answer about a read, not about the object: nothing ends by it (case G7), and it may be there a moment later
     (case U30). `said`: the service's own `code` and `request_id`.
@@ -132,7 +134,7 @@ def unreadable(
             "id": object_id,
             "version": version,
             "read_at": read_at.isoformat(),
-            "status": 404,
+            "status": status,
             **said,
         },
         traceparent=traceparent,

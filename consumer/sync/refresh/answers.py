@@ -4,7 +4,8 @@ Why always, and not only when the record differs from the last observation: who 
 clears its "must be read" mark and plans its next check by it; silence would break that chain for good (A14, A30).
 
 That the service has no such object is an answer too, told once per request by `*.unreadable`; the read is tried again
-all the same (U30). That it does not answer is none, and nothing is told.
+all the same (U30). So it is where the record is another's, or none (U18). That it does not answer is none, and nothing
+is told.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import structlog
 
 from consumer.errors import ConsumerError, RecordTooLarge
 from consumer.ledger.reading import observations, read_requests
-from consumer.ledger.reading.observation import STATUSES, Observation, unreadable
+from consumer.ledger.reading.observation import NOT_FOUND, STATUSES, Observation, unreadable
 from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS, TOLD, ReadRow
 from consumer.payments import (
     ApiError,
@@ -86,6 +87,12 @@ class Answers:
             if one.has_unknown_status:
                 self._app.metrics.unknown_enums.labels(self._app.name, f"{one.kind}.status").inc()
 
+    async def beside(self, shown: Sequence[Observation]) -> None:
+        """Publish what nobody asked for: it came in place of what was. No request is answered by it."""
+        published, _ = await self._publisher.tell(shown)
+        async with self._app.database.transaction() as session:
+            await observations.keep(session, [one.observed for one in published])
+
     async def failed(self, row: ReadRow, version: int, error: PaymentsError) -> None:
         """Not found, refused or failed: told, if that is an answer, and due again later; an order or a session that the
         service does not show is let go in the end."""
@@ -140,6 +147,7 @@ class Answers:
             row.object_id,
             version=version,
             read_at=self._app.clock.now(),
+            status=error.status or NOT_FOUND,
             said={"code": error.service_code, "request_id": error.request_id},
             traceparent=row.traceparent,
         )

@@ -57,7 +57,13 @@ WAYS = {
         None,
         _IS_STATE | {"subscription id", "subscription customer_reference"},
     ),
-    "read": Way("reads", (), ("order", "session", "subscription"), Authenticity.SIGNATURE, _IS_STATE),
+    "read": Way(
+        "reads",
+        (),
+        ("order", "session", "subscription"),
+        Authenticity.SIGNATURE,
+        _IS_STATE | {"session id", "subscription id"},
+    ),
 }
 
 

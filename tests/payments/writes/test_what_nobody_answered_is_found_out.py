@@ -110,6 +110,18 @@ async def test_an_unanswered_subscription_create_has_no_order_to_look_up(service
     assert service.paths == [CREATE] * 4
 
 
+@pytest.mark.parametrize("shown", [{}, {"id": "ord_9", "order_id": "a-1", "status": "PAID"}], ids=["none", "another"])
+async def test_what_is_no_order_of_this_id_settles_no_create(
+    service: ScriptedService, b: Bench, shown: dict[str, str]
+) -> None:
+    # case: C26, U18
+    service.will(*LOST, Reply(200, shown))
+    with pytest.raises(AmbiguousWrite) as caught:
+        await b.client.checkout_sessions.create_from(SESSION_FIELDS)
+    assert caught.value.order is None
+    assert service.paths == [CREATE] * 4 + [LOOKUP]
+
+
 async def test_a_write_that_never_left_is_not_ambiguous(unused_tcp_port: int) -> None:
     # case: C26
     from consumer.payments import ServiceUnreachable

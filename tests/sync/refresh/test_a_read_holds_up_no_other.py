@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from consumer.ledger.tables import ReadRow
-from consumer.payments import ServiceUnreachable, UnexpectedAnswer
+from consumer.payments import CheckoutSession, Order, ServiceUnreachable, UnexpectedAnswer
 from consumer.sync.api import Cooldown
 from consumer.sync.refresh.single_reads import SHAPES_MAX, SingleReads
 from tests.sync.conftest import World
@@ -38,12 +38,12 @@ class Desk:
         found = self.shown.pop(0)
         if isinstance(found, Exception):
             raise found
-        return SimpleNamespace(raw={"order_id": order_id, **found}, order_id=order_id)
+        return Order.read({"order_id": order_id, **found})
 
     async def retrieve(self, session_id: str) -> Any:
         """As the API's sessions do: one whose order is odd."""
         order = await self.lookup("A-0")
-        return SimpleNamespace(raw={"id": session_id, "status": "COMPLETED"}, order=order, order_id="A-0")
+        return CheckoutSession.read({"id": session_id, "status": "COMPLETED", "order": order.raw})
 
     async def allows(self, _: str) -> bool:
         """As a quota does."""
