@@ -34,6 +34,19 @@ async def order_ids_of(session: AsyncSession, application: str, service_ids: Col
     return {row["service_order_id"]: row["order_id"] for row in rows}
 
 
+async def requested_by_service_id(
+    session: AsyncSession, application: str, service_ids: Collection[str]
+) -> dict[str, list[str]]:
+    """The service's own order id to the merchant's ids of all orders that were requested and have it, but for those
+    that were said to be unfulfillable since."""
+    rows = await _among(session, ORDERS, application, "service_order_id", service_ids)
+    found: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: row["order_id"]):
+        if row["requested_at"] is not None and row["unfulfillable_at"] is None:
+            found.setdefault(row["service_order_id"], []).append(row["order_id"])
+    return found
+
+
 async def payments_of(session: AsyncSession, application: str, payment_ids: Collection[str]) -> dict[str, Row]:
     """Payment id to what was kept of it."""
     return {row["payment_id"]: row for row in await _among(session, PAYMENTS, application, "payment_id", payment_ids)}

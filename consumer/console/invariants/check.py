@@ -118,7 +118,11 @@ class Check:
     async def _orders(self, report: Report, page: Page) -> None:
         async with self._database.reading() as session:
             booked = await self._booked(session, report.application, page)
+            at_service = {row["service_order_id"] for row in page if row["service_order_id"] is not None}
+            requested = await books.requested_by_service_id(session, report.application, at_service)
         report.orders += len(page)
+        for one_id, others in orders.same_at_service(page, requested).items():
+            self._name(report, "requested_under_two_ids", "order", one_id, f" ({', '.join(others)})")
         for one in booked.values():
             for code in orders.problems_of(one, self._now):
                 self._name(report, code, "order", one.order_id)

@@ -37,6 +37,8 @@ CURES: Final[Mapping[str, tuple[str, str]]] = {
     "paid_not_requested": ("paid, neither requested nor held nor unfulfillable", RELEASE),
     "requested_twice": ("fulfilment was requested more than once",
                         "consumer explain order {subject} --application {application}"),
+    "requested_under_two_ids": ("requested, and so was what is the same order there; one is to be unfulfillable",
+                                "consumer explain order {subject} --application {application}"),
     "fulfilled_unrequested": ("a handler fulfilled it, and the books do not show a request", LOST_ROW),
     "request_lost": ("fulfilment was requested, and the request is gone", "consumer events import FILE"),
     "fulfilment_dead": ("paid, and its fulfilment is dead",

@@ -95,6 +95,17 @@ def problems_of(one: BookedOrder, now: datetime) -> list[str]:
     return found
 
 
+def same_at_service(page: Sequence[Mapping[str, Any]], requested: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Of these orders, those that were requested and are one with another that was: each with the others. `requested`:
+    the service's order id to the requested orders that have it."""
+    mine = {row["order_id"]: requested.get(row["service_order_id"], ()) for row in page}
+    return {
+        one: [other for other in those if other != one]
+        for one, those in mine.items()
+        if len(those) > 1 and one in those
+    }
+
+
 def disagreement(seen: Seen, row: Mapping[str, Any] | None, findings: Findings) -> str | None:
     """The code of what cannot be where the service and the books (`row`) differ about whether an order is paid. What
     was remembered as paid before the consumer came is in no book."""

@@ -189,6 +189,9 @@ PLANTED: dict[str, tuple[str, str, Plant]] = {
     "paid, and forgotten": (
         "paid_not_requested", "due", sql("UPDATE fulfilment_order SET requested_at = NULL WHERE order_id = 'due'")),
     "requested twice": ("requested_twice", "A1", requested_again),
+    "one order there, requested as two here": (
+        "requested_under_two_ids", "A1", sql(
+            "UPDATE fulfilment_order SET service_order_id = 'ord_1' WHERE order_id IN ('A1', 'due')")),
     "shipped, and not requested": (
         "fulfilled_unrequested", "A1", sql(
             "UPDATE fulfilment_order SET requested_at = NULL, unfulfillable_at = paid_at WHERE order_id = 'A1'",
@@ -285,6 +288,20 @@ async def test_of_two_payments_the_larger_is_what_was_paid(shop: Shop) -> None:
     assert [one.code for one in (await shop.check()).problems] == []
     await shop.sql("DELETE FROM fulfilment_finding WHERE subject = 'cheap'")
     assert {one.code for one in (await shop.check()).problems} == {"underpaid", "duplicate_unseen"}
+
+
+async def test_one_of_two_names_of_an_order_is_settled(shop: Shop) -> None:
+    # case: F1, U10
+    _, _, plant = PLANTED["one order there, requested as two here"]
+    await plant(shop)
+    found = [(one.code, one.subject, one.says.rpartition(" ")[2]) for one in (await shop.check()).problems]
+    assert sorted(found) == [("requested_under_two_ids", "A1", "(due)"), ("requested_under_two_ids", "due", "(A1)")]
+    await sql(
+        "UPDATE fulfilment_order SET unfulfillable_at = paid_at WHERE order_id = 'due'",
+        "INSERT INTO fulfilment_finding (application, kind, subject, detail, opened_at) "
+        "VALUES ('default', 'paid_unfulfillable', 'due', '{}', '2026-01-01 00:00:00.000000')",
+    )(shop)
+    assert (await shop.check()).holds
 
 
 async def test_what_is_dead_breaks_the_application_that_it_is_of(shop: Shop) -> None:
