@@ -20,6 +20,8 @@ from consumer.events import ID_MAX_CHARS, parse_time
 SESSION_OPEN = "OPEN"
 SESSION_CANCELED = "CANCELED"
 ORDER_PAID = "PAID"
+ORDER_STATUSES = frozenset({"PENDING", ORDER_PAID})
+"""Those that the spec names (Order and payment)."""
 SUBSCRIPTION_ENDED = "ENDED"
 ENDED_MERCHANT_CANCELED = "MERCHANT_CANCELED"
 
@@ -138,10 +140,13 @@ class Order(Record):
 
     def is_order(self, merchant_order_id: str) -> bool:
         """Whether it is the one that the merchant calls so. One that shows the service's id alone is taken for it,
-        unless that is what was asked for: then nobody knows what the merchant calls it."""
+        unless that is what was asked for: then nobody knows what the merchant calls it. So is one that shows no id, and
+        a status that the spec names of orders."""
         if self.order_id is not None:
             return self.order_id == merchant_order_id
-        return self.id is not None and self.id != merchant_order_id
+        if self.id is not None:
+            return self.id != merchant_order_id
+        return self.status in ORDER_STATUSES
 
 
 def _embedded_order(value: Any) -> Order | None:

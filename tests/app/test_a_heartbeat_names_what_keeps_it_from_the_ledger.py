@@ -13,7 +13,10 @@ from consumer.ledger import Database
 from consumer.telemetry.internal import Readiness
 from consumer.telemetry.metrics import Metrics
 
-LOCKS = {"sqlite": "DELETE FROM processes WHERE pid = -1", "postgresql": "LOCK TABLE processes IN ACCESS EXCLUSIVE MODE"}
+LOCKS = {
+    "sqlite": "DELETE FROM processes WHERE pid = -1",
+    "postgresql": "LOCK TABLE processes IN ACCESS EXCLUSIVE MODE",
+}
 
 
 # case: O5

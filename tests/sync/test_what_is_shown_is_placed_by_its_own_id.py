@@ -33,7 +33,7 @@ OTHERS: dict[str, tuple[ReadKind, str, str, dict[str, Any], set[str]]] = {
 }
 NONE: list[dict[str, Any]] = [
     {"items": [], "next_cursor": None}, {"order": None}, {"status": "maintenance"},
-    {"id": "", "order_id": "", "status": "PAID"},
+    {"id": "", "order_id": "", "status": "NONE"},
     {"statusCode": 404, "error": "Not Found", "code": "not_found", "message": "none", "request_id": "req_1"},
 ]  # fmt: skip
 PATHS: dict[ReadKind, str] = {
@@ -60,6 +60,16 @@ async def test_another_record_is_its_own_and_not_what_was_asked_for(world: World
         key: 200 for _, key in denied
     }
     assert [(row.object_id, row.code) for row in await pending(world)] == [(asked, "unreadable")], "it may only lag"
+
+
+async def test_an_order_that_shows_no_id_is_what_was_asked_for_where_its_status_is_an_orders(world: World) -> None:
+    """Its fields are not documented: nobody's goods wait for the name of one."""
+    # case: U10, F18
+    world.service.records[PATHS["order"]] = {"number": "X", "status": "PAID"}
+    await ask(world, "order", "X")
+    await refresh(world).once()
+    assert await told(world) == [("order.observed", "order:X")]
+    assert await pending(world) == []
 
 
 @pytest.mark.parametrize(("kind", "body"), [*((kind, {}) for kind in PATHS), *(("order", body) for body in NONE)])
