@@ -24,11 +24,29 @@ def option_problems(registry: Registry, options: Mapping[str, Mapping[str, Any]]
     """One line for each table that belongs to no plugin, and for each value that its plugin refuses; no value in it.
 
     A plugin says what it takes by a pydantic model called OPTIONS in the module of its handlers; without one, anything
-    goes. A plugin that cannot be loaded is not asked.
+    goes. A plugin that cannot be loaded is not asked. The built-in ones are, also where their handlers are left out:
+    who looks goes by what they say.
     """
-    models = _models(registry)
+    models = _built_in_models() | _models(registry)
     installed = {entry.name for entry in entry_points(group=GROUP)} | {one.plugin for one in registry.handlers}
     found = [f"{NAME}.{plugin}: no plugin of this name is installed" for plugin in sorted(set(options) - installed)]
+    return found + _misfits(models, options)
+
+
+def require_options(registry: Registry, options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises SettingsError for options that do not fit."""
+    if problems := option_problems(registry, options):
+        raise SettingsError(problems)
+
+
+def require_built_in(options: Mapping[str, Mapping[str, Any]]) -> None:
+    """The same of the built-in plugins alone, where the merchant's may not be installed. Raises SettingsError."""
+    if problems := _misfits(_built_in_models(), options):
+        raise SettingsError(problems)
+
+
+def _misfits(models: Mapping[str, type[BaseModel]], options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    found: list[str] = []
     for plugin, model in sorted(models.items()):
         try:
             model.model_validate(options.get(plugin, {}))
@@ -39,12 +57,6 @@ def option_problems(registry: Registry, options: Mapping[str, Mapping[str, Any]]
         except Exception as error:  # noqa: BLE001 - a validator of the plugin's own; its text may repeat a value
             found.append(f"{NAME}.{plugin}: {model.__name__} breaks on these options ({type(error).__name__})")
     return found
-
-
-def require_options(registry: Registry, options: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises SettingsError for options that do not fit."""
-    if problems := option_problems(registry, options):
-        raise SettingsError(problems)
 
 
 def unknown_handlers(registry: Registry, allowed: Collection[str] | None) -> list[str]:
@@ -65,6 +77,13 @@ def built_ins_left_out(registry: Registry, allowed: Collection[str] | None) -> l
     """Their names."""
     there = {handler.plugin for handler in registry.handlers}
     return [] if allowed is None else [name for name in BUILT_IN if name not in there]
+
+
+def _built_in_models() -> dict[str, type[BaseModel]]:
+    from handlers.access.policy import Policy
+    from handlers.fulfilment.options import Options
+
+    return {"access": Policy, "fulfilment": Options}
 
 
 def _models(registry: Registry) -> dict[str, type[BaseModel]]:

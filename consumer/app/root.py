@@ -284,14 +284,17 @@ class App:
 
     async def internal(self, *, console: bool = False, status: Status | None = None) -> None:
         """`/healthz`, `/readyz`, `/metrics` on the internal port; with `console`, the query API and the operator's
-        pages too. `status`: what `consumer status` says. Raises SettingsError for users that are none."""
+        pages too. `status`: what `consumer status` says. Raises SettingsError for users that are none, and for
+        options of the built-in plugins that do not fit."""
         app = internal_app(metrics=self.metrics, readiness=self._readiness, watch=self._watch)
         if console:
+            from consumer.app.options import require_built_in
             from consumer.console.pages.desk import desk_of
             from consumer.console.pages.routes import page_routes
             from consumer.console.pages.users import Users
             from consumer.console.query import query_routes
 
+            require_built_in(self.settings.handler_options)
             self._heartbeat.roles.add(Role.CONSOLE.value)
             token = self.settings.api_token
             self._lifetime.run(self._watch_business, "unfulfilled", STOP_SLACK_S, after=self._has_schema)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
 
 from consumer.app.options import option_problems
-from consumer.errors import HandlerMisuse
+from consumer.app.root import App
+from consumer.cli.developing.dev import build_everything
+from consumer.errors import HandlerMisuse, SettingsError
 from consumer.plugin import Context, Event, declared, handles
 from consumer.plugin.options import options_for
+from consumer.settings import Role, load_settings
 from consumer.work.registry import Registry, load_registry
 from tests.cli.conftest import Run
+from tests.support.desk import Desk
 
 PLUGIN = "CONSUMER_HANDLER_OPTIONS"
 
@@ -53,6 +58,48 @@ def test_a_pointer_that_finds_nothing_and_a_time_without_end_are_refused() -> No
         f"{PLUGIN}.fulfilment.payment.0: must be a JSON pointer: it begins with '/', and '~' stands only before 0 or 1",
         f"{PLUGIN}.fulfilment.lapse_read_delay_s: input should be less than or equal to 86400",
     ]
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "access": {"entitlements": {"svc_price_monthly": "pro"}, "past_due": 5},
+    "fulfilment": {"matching": "maybe"},
+    "shop": {"any": "thing"},
+}
+TOLD = [f"{PLUGIN}.access.entitlements.svc_price_monthly", f"{PLUGIN}.access.past_due", f"{PLUGIN}.fulfilment.matching"]
+
+
+# case: S11
+def test_who_looks_is_told_also_of_a_built_in_that_is_left_out() -> None:
+    problems = option_problems(Registry([], []), WRONG)
+    assert sorted(line.partition(": ")[0] for line in problems) == [*TOLD, f"{PLUGIN}.shop"]
+
+
+# case: S11
+@pytest.mark.usefixtures("upgraded")
+@pytest.mark.parametrize("words", [("explain", "customer", "x"), ("invariants",)], ids=" ".join)
+def test_a_command_that_looks_names_each_problem(desk: Desk, words: tuple[str, ...]) -> None:
+    told = desk.call(*words, CONSUMER_HANDLERS="fulfilment", **{PLUGIN: json.dumps({"access": WRONG["access"]})})
+    assert told.returncode == 2
+    assert sorted(line.split(": ")[1] for line in told.stderr.splitlines()) == TOLD[:2]
+
+
+# case: S11
+async def test_console_names_each_problem_of_the_built_in_plugins(environ: dict[str, str]) -> None:
+    """It cannot judge the rest: a merchant's plugins may not be installed where it runs."""
+    environ |= {PLUGIN: json.dumps(WRONG), "CONSUMER_INTERNAL_PORT": "0"}
+    async with App(load_settings(environ, Role.CONSOLE)) as app:
+        with pytest.raises(SettingsError) as refused:
+            await app.internal(console=True)
+    assert sorted(line.partition(": ")[0] for line in refused.value.problems) == TOLD
+
+
+# case: S11
+async def test_dev_names_each_problem_of_every_plugin(environ: dict[str, str]) -> None:
+    environ |= {PLUGIN: json.dumps(WRONG), "CONSUMER_INTERNAL_PORT": "0", "CONSUMER_PORT": "0"}
+    async with App(load_settings(environ, Role.DEV)) as app:
+        with pytest.raises(SettingsError) as refused:
+            await build_everything(app, clock=None)
+    assert sorted(line.partition(": ")[0] for line in refused.value.problems) == [*TOLD, f"{PLUGIN}.shop"]
 
 
 class Broken(BaseModel):

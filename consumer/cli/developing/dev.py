@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from consumer.app import App
+from consumer.app.options import require_options
 from consumer.app.root import STOP_SLACK_S
 from consumer.cli.bootstrap import announce, at_sandbox, run_until, say_stopped, stop_on_signals
 from consumer.cli.developing.simulator import cannot_start, sandbox_config, tell_running
@@ -92,7 +93,9 @@ async def started(stack: AsyncExitStack, config: SandboxConfig) -> Sandbox:
 
 async def build_everything(app: App, *, clock: SandboxClock | None, work: bool = True) -> None:
     """All roles, in the order in which they must be there; without `work` somebody else handles events. `clock`: the
-    simulator's, which the ledger then goes by."""
+    simulator's, which the ledger then goes by. Raises SettingsError for options that do not fit."""
+    if work:
+        require_options(app.registry, app.settings.handler_options)  # of every plugin, before console asks two of them
     await app.upgrade()
     if clock is None:
         await app.drive(0.0)
