@@ -35,6 +35,7 @@ CONFIG = "CONSUMER_CONFIG"
 FROM_FILE = {
     f"{name}_FILE": name for name in ("CONSUMER_DATABASE_URL", "CONSUMER_API_TOKEN", "CONSUMER_KAFKA_SASL_PASSWORD")
 }
+NO_TEXT = "is not UTF-8 text, or holds a NUL"
 SLIP = 0.88
 """So alike a name must be to be taken for another one that was mistyped."""
 TO_FIND_THE_LEDGER = frozenset({CONFIG, "CONSUMER_DATABASE_URL", "CONSUMER_DATABASE_URL_FILE"})
@@ -84,6 +85,9 @@ def _gathered(environ: Mapping[str, str], role: Role) -> tuple[Settings, list[st
     from_environment = _from_environment(environ, problems)
     from_file = _from_toml(from_environment.pop(CONFIG, None), problems)
     merged = {name: _trimmed(name, value) for name, value in {**from_file, **from_environment}.items()}
+    for name in [name for name, value in merged.items() if isinstance(value, str) and not _is_text(value)]:
+        problems.append(f"{name}: {NO_TEXT}")
+        del merged[name]
     problems += [_unknown(name, KNOWN) for name in sorted(environ) if _is_slip(name, merged)]
     _read_files(merged, problems)
     applications = _applications(merged, role, problems)
@@ -100,6 +104,11 @@ def _gathered(environ: Mapping[str, str], role: Role) -> tuple[Settings, list[st
 def _trimmed(name: str, value: Any) -> Any:
     """Without white space around it, which is a slip, as of a file's last line; a password may have some."""
     return value.strip() if isinstance(value, str) and name != "CONSUMER_KAFKA_SASL_PASSWORD" else value
+
+
+def _is_text(value: str) -> bool:
+    """Whether it can be written down: bytes of the environment that are not UTF-8 are halves of pairs to Python."""
+    return "\0" not in value and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Any]:
@@ -122,17 +131,28 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> dict[s
     }
 
 
-def _from_toml(path: str | None, problems: list[str]) -> dict[str, Any]:
-    if path is None:
+def _from_toml(given: str | None, problems: list[str]) -> dict[str, Any]:
+    if given is None:
+        return {}
+    path = _trimmed(CONFIG, given)
+    if not _is_text(path):
+        problems.append(f"{CONFIG}: {NO_TEXT}")
         return {}
     try:
         document = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))  # some editors put a mark before it
+        repr(document)  # raises ValueError for a number that Python could not show later
     except OSError as error:
         problems.append(f"{CONFIG}: the file cannot be read: {error.strerror or type(error).__name__}")
         return {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         where = re.search(r"\(at [a-z0-9 ,]+\)", str(error))
         problems.append(f"{CONFIG}: the file is not TOML {where.group(0) if where else ''}".rstrip())
+        return {}
+    except RecursionError:
+        problems.append(f"{CONFIG}: the file is nested too deep")
+        return {}
+    except ValueError:
+        problems.append(f"{CONFIG}: the file holds a number of thousands of digits")
         return {}
     known = KNOWN - {CONFIG}
     problems += [f"{_unknown(name, known)} (in the file {CONFIG} names)" for name in document if name not in known]

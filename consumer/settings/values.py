@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic_core import to_json
 
 SECRET_FILE_MAX_BYTES = 64 * 1024
 CERTIFICATES_MAX_BYTES = 4 * 1024 * 1024
@@ -59,6 +60,15 @@ def decode_json(value: Any) -> Any:
         except orjson.JSONDecodeError as error:
             raise ValueError("must be JSON when it comes from the environment") from error
     return value
+
+
+def checked_tables(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Tables that can be written down again. Raises ValueError."""
+    try:
+        to_json(tables)
+    except ValueError as error:
+        raise ValueError("is nested too deep") from error
+    return tables
 
 
 def split_pairs(value: Any) -> Any:
@@ -269,7 +279,7 @@ SecretsListed = Annotated[tuple[SecretStr, ...], BeforeValidator(split_secrets)]
 RoleNames = Annotated[tuple[str, ...] | None, BeforeValidator(split), AfterValidator(checked_roles)]
 HandlerNames = Annotated[tuple[str, ...] | None, BeforeValidator(split), AfterValidator(checked_handler_names)]
 Renames = Annotated[dict[str, str], BeforeValidator(split_pairs), AfterValidator(checked_handler_names)]
-Tables = Annotated[dict[str, dict[str, Any]], BeforeValidator(decode_json)]
+Tables = Annotated[dict[str, dict[str, Any]], BeforeValidator(decode_json), AfterValidator(checked_tables)]
 Retention = Annotated[timedelta | None, BeforeValidator(checked_retention)]
 PastDue = Annotated[str, AfterValidator(checked_past_due)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(checked_database_url)]

@@ -200,6 +200,53 @@ def test_a_file_that_is_not_toml_is_reported_without_its_text(tmp_path: Path, co
     assert "hush" not in found
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (f"x = {'[' * 5000}{']' * 5000}", "is nested too deep"),
+        (f"CONSUMER_PORT = {'9' * 5000}", "holds a number of thousands of digits"),
+        (f"CONSUMER_SIGNATURE_SCHEME = 0x{'F' * 5000}", "holds a number of thousands of digits"),
+    ],
+    ids=["nested", "a long number", "a long number in hex"],
+)
+def test_a_file_that_nobody_can_take_is_reported(tmp_path: Path, content: str, why: str) -> None:
+    """Each was `error[internal]`, with no word about the file."""
+    path = tmp_path / "consumer.toml"
+    path.write_text(content)
+    assert problems({"CONSUMER_CONFIG": str(path)}, Role.OPERATE) == [f"CONSUMER_CONFIG: the file {why}"]
+
+
+def test_white_space_around_the_files_name_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "consumer.toml"
+    path.write_text("CONSUMER_PORT = 1111\n")
+    assert load_settings({"CONSUMER_CONFIG": f" {path}\n"}, Role.OPERATE).port == 1111
+
+
+def test_a_value_that_is_no_text_is_told_by_its_name(tmp_path: Path) -> None:
+    """As Python reads bytes of the environment that are not UTF-8. Roles ended with `error[internal]` as they began."""
+    path = tmp_path / "consumer.toml"
+    path.write_text('CONSUMER_ARCHIVE_DIR = "a\\u0000"\n')
+    odd = {
+        "CONSUMER_CONFIG": str(path),
+        "CONSUMER_KAFKA_SASL_USERNAME": "hush\udcff",
+        "SVC_BASE_URL": "https://h/\udcff",
+    }
+    assert sorted(problems(CREDENTIALS | odd)) == [
+        f"{name}: is not UTF-8 text, or holds a NUL"
+        for name in ("CONSUMER_ARCHIVE_DIR", "CONSUMER_KAFKA_SASL_USERNAME", "SVC_BASE_URL")
+    ]
+    assert problems_for({"CONSUMER_CONFIG": "\udcff"}, Role.OPERATE) == [
+        "CONSUMER_CONFIG: is not UTF-8 text, or holds a NUL"
+    ]
+
+
+def test_options_that_cannot_be_written_down_are_told() -> None:
+    """Each role writes its settings down, as a digest, when it begins."""
+    nested = '{"a":' * 300 + "1" + "}" * 300
+    [found] = problems(CREDENTIALS | {"CONSUMER_HANDLER_OPTIONS": f'{{"shop": {nested}}}'})
+    assert found == "CONSUMER_HANDLER_OPTIONS: is nested too deep"
+
+
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert problems({"CONSUMER_CONFIG": str(tmp_path / "none")}, Role.OPERATE) == [
         "CONSUMER_CONFIG: the file cannot be read: No such file or directory"
