@@ -97,7 +97,8 @@ class Subscriptions:
         """A renewal charge is final: `subscription.renewed`; PAST_DUE becomes ACTIVE (cases X33, X36).
 
         After a merchant cancel it is the charge that was in flight: it lands, ENDED stays (case X39).
-        Missed periods are never billed: one charge pays the period that contains now (case X48).
+        Missed periods are never billed: one charge pays the period that contains now (case X48). None is charged that
+        would begin where a scheduled cancel ends it (cases X38, X40).
         """
         world = self._world
         if subscription.status is ENDED:
@@ -109,6 +110,8 @@ class Subscriptions:
         start, end = subscription.period_end, subscription.period_end + self._interval(subscription)
         while end <= now:
             start, end = end, end + self._interval(subscription)
+        if subscription.end_at is not None and end > subscription.end_at:
+            raise Refusal("conflict", "a cancel is scheduled: it ends before the period to be paid begins")
         reset = world.assumptions.flag("failure_count_resets")
         self._payment(subscription)
         renewed = self._change(

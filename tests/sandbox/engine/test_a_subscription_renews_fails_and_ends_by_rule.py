@@ -168,6 +168,33 @@ def test_a_payer_cancel_ends_with_the_period(engine: Engine) -> None:
     assert types(engine)[2:] == ["subscription.cancel_scheduled", "subscription.ended"]
 
 
+@pytest.mark.parametrize("by", ["payer", "merchant"])
+def test_no_period_is_charged_that_begins_at_the_scheduled_end(engine: Engine, by: str) -> None:
+    # case: X38, X40
+    subscription = subscribe(engine)
+    cancelled = (
+        engine.subscriptions.payer_cancel(subscription)
+        if by == "payer"
+        else engine.subscriptions.cancel(subscription, "period_end")
+    )
+    with pytest.raises(Refusal) as refused:
+        engine.subscriptions.renew(cancelled)
+    assert refused.value.problem_code == "conflict"
+    assert again(engine, subscription) == cancelled
+    assert types(engine)[2:] == ["subscription.cancel_scheduled"]
+
+
+def test_a_retry_still_pays_the_period_at_whose_end_it_ends(engine: Engine) -> None:
+    # case: X36, X38
+    subscription = subscribe(engine)
+    engine.assumptions.set({"auto_renew": False})
+    engine.advance(31 * DAY_S)
+    engine.subscriptions.fail(again(engine, subscription))
+    cancelled = engine.subscriptions.payer_cancel(again(engine, subscription))
+    renewed = engine.subscriptions.renew(cancelled)
+    assert (renewed.status, renewed.period_end) == (ACTIVE, cancelled.end_at)
+
+
 def test_a_withdrawn_cancel_goes_on(engine: Engine) -> None:
     # case: X38
     subscription = subscribe(engine)

@@ -337,6 +337,13 @@ class Service(RuleBasedStateMachine):
             assert words.count("past_due") <= words.count("payment_failed")
 
     @invariant()
+    def what_ends_by_a_scheduled_cancel_was_paid_no_further(self) -> None:
+        # case: X38, X40
+        for one in self.engine.world.subscriptions:
+            if one.end_at is not None:
+                assert one.period_end <= one.end_at
+
+    @invariant()
     def a_wallet_holds_one_live_subscription_per_price(self) -> None:
         # case: X42, X43
         live = Counter(
