@@ -199,6 +199,30 @@ SWITCHES: tuple[Switch, ...] = (
         "a create again with other parameters returns the open session, or is refused with 409 payment_in_progress",
         "U24",
     ),
+    _choice(
+        "repeated_names",
+        ("refuse", "last"),
+        "a JSON object that names a field twice: 400, or the last one counts",
+        "EP0",
+    ),
+    _choice(
+        "unknown_parameters",
+        ("refuse", "ignore"),
+        "a query parameter that the endpoint lacks, or one that is given twice: 400, or it counts for nothing",
+        "EP0",
+    ),
+    _choice(
+        "odd_text",
+        ("refuse", "accept"),
+        "a text with a NUL, and an order_id of blanks alone: 400, or taken as it is",
+        "REQ",
+    ),
+    _choice(
+        "expires_at_format",
+        ("date_time", "any"),
+        "expires_at is an RFC 3339 date-time; or any ISO 8601 with a zone, and epoch seconds or milliseconds, too",
+        "U22",
+    ),
     _choice("description_with_price", ("accept", "refuse"), "a description next to price_id in mode payment", "U24"),
     _choice(
         "price_error_status",
@@ -210,6 +234,12 @@ SWITCHES: tuple[Switch, ...] = (
         "missing_idempotency_key",
         ("validation_failed", "idempotency_key_required"),
         "code of a POST without Idempotency-Key",
+        "U17",
+    ),
+    _choice(
+        "idempotency_key_text",
+        ("visible_ascii", "any"),
+        "an Idempotency-Key is of visible ASCII letters, without blanks; or any text that a header can carry",
         "U17",
     ),
     _choice(

@@ -64,6 +64,8 @@ async def _serve(sandbox: Simulator, endpoint: Endpoint, request: web.Request) -
         return faulty
     if not write and body:
         raise Refusal("validation_failed", "A GET takes no body.")
+    if engine.assumptions.text("unknown_parameters") == "refuse":
+        _check_parameters(endpoint, [name for name, _ in request.query.items()])
     call = Call(engine, application, sandbox.link, dict(request.match_info), request.query, body)
     try:
         answer = _run_write(sandbox, endpoint, request, call) if write else endpoint.run(call)
@@ -73,6 +75,14 @@ async def _serve(sandbox: Simulator, endpoint: Endpoint, request: web.Request) -
     if engine.faults.strikes("lost_response"):
         return _cut(request)
     return web.Response(status=answer.status, text=answer_text(answer), content_type="application/json")
+
+
+def _check_parameters(endpoint: Endpoint, given: list[str]) -> None:
+    """Raises validation_failed for a parameter that the endpoint does not have, or that is there twice."""
+    for name in given:
+        if name not in endpoint.parameters or given.count(name) > 1:
+            what = "Repeated" if name in endpoint.parameters else "Unknown"
+            raise Refusal("validation_failed", f"{what} parameter: {name[:100]}", field=name[:100])
 
 
 def _run_write(sandbox: Simulator, endpoint: Endpoint, request: web.Request, call: Call) -> Answer:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from consumer.sandbox.api import lists
-from consumer.sandbox.api.fields import CANCEL_FIELDS, SESSION_FIELDS, Field, parse_object, read_fields
-from consumer.sandbox.api.requests import cancel_request, empty_request, session_request
+from consumer.sandbox.api.fields import CANCEL_FIELDS, SESSION_FIELDS, Field, parse_object
+from consumer.sandbox.api.requests import cancel_request, empty_request, lookup_request, session_request
 from consumer.sandbox.engine import records as r
 from consumer.sandbox.engine import views
 from consumer.sandbox.engine.engine import Engine
@@ -32,6 +32,10 @@ class Call:
     def app_id(self) -> str:
         """The application that calls."""
         return self.application.id
+
+    def document(self) -> dict[str, Any]:
+        """The body as a JSON object. Raises validation_failed."""
+        return parse_object(self.body, last_counts=self.engine.assumptions.text("repeated_names") == "last")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,11 @@ class Endpoint:
     problems: tuple[str, ...] = ()
     success: tuple[int, ...] = (200,)
 
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What it takes behind the `?`."""
+        return lists.PARAMETERS if self.listing else self.query
+
 
 def _shown(call: Call, document: Any, status: int = 200) -> Answer:
     return Answer(status, views.present(document, call.engine.assumptions))
@@ -74,7 +83,7 @@ def read_application(call: Call) -> Answer:
 
 def send_test_event(call: Call) -> Answer:
     """Send a test event to the application's webhook address."""
-    empty_request(parse_object(call.body))
+    empty_request(call.document(), call.engine.assumptions)
     event = call.engine.send_test_event(call.app_id)
     if call.engine.assumptions.text("test_event_answer") == "empty":
         return Answer(200, {})
@@ -95,7 +104,7 @@ def _session(call: Call, session: r.Session, url: str | None = None) -> dict[str
 def create_session(call: Call) -> Answer:
     """A new session, or the one that the same order has already."""
     engine = call.engine
-    request = session_request(parse_object(call.body), engine.assumptions)
+    request = session_request(call.document(), engine.assumptions)
     created = engine.sessions.create(call.application, request)
     url = call.link(created.session.token) if created.new else None
     status = engine.assumptions.status("create_status" if created.new else "create_again_status")
@@ -110,14 +119,14 @@ def read_session(call: Call) -> Answer:
 
 def cancel_session(call: Call) -> Answer:
     """Cancel an open session."""
-    empty_request(parse_object(call.body))
+    empty_request(call.document(), call.engine.assumptions)
     session = call.engine.sessions.cancel(call.engine.sessions.get(call.app_id, call.path["id"]))
     return _after_cancel(call, _session(call, session))
 
 
 def reissue_link(call: Call) -> Answer:
     """A new link for an open session."""
-    empty_request(parse_object(call.body))
+    empty_request(call.document(), call.engine.assumptions)
     engine = call.engine
     session = engine.sessions.get(call.app_id, call.path["id"])
     reachable = not engine.faults.strikes("checkout_unavailable")
@@ -142,13 +151,10 @@ def list_orders(call: Call) -> Answer:
 
 def look_up_order(call: Call) -> Answer:
     """By the merchant's own id; by the service's too, where that is assumed (spec, Order and payment)."""
-    for name in call.query:
-        if name != "order_id":
-            raise Refusal("validation_failed", f"Unknown parameter: {name[:100]}", field=name[:100])
-    wanted = read_fields(dict(call.query), (Field(name="order_id", kind="text", required=True, max_chars=128),))
-    world, found = call.engine.world, call.engine.orders.find(call.app_id, wanted["order_id"])
+    wanted = lookup_request(call.query.get("order_id"), call.engine.assumptions)
+    world, found = call.engine.world, call.engine.orders.find(call.app_id, wanted)
     if found is None and call.engine.assumptions.text("order_lookup") == "either_id":
-        return _shown(call, views.order_view(lists.own(world, world.orders, call.app_id, wanted["order_id"])))
+        return _shown(call, views.order_view(lists.own(world, world.orders, call.app_id, wanted)))
     order = world.seen(world.orders, found.id if found else None)
     if order is None:
         raise Refusal("not_found")
@@ -213,7 +219,7 @@ def read_subscription(call: Call) -> Answer:
 
 def cancel_subscription(call: Call) -> Answer:
     """Cancel now, or with the paid period."""
-    at = cancel_request(parse_object(call.body))
+    at = cancel_request(call.document(), call.engine.assumptions)
     subscriptions = call.engine.subscriptions
     subscription = subscriptions.cancel(subscriptions.get(call.app_id, call.path["id"]), at)
     return _after_cancel(call, _subscription(call, subscription))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +30,16 @@ class Field:
     text: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Assumed:
+    """What the document does not show: the bounds of some fields, by name; whether any text, any form of a time is
+    taken."""
+
+    bounds: Mapping[str, float]
+    any_text: bool
+    any_time: bool
+
+
 SESSION_FIELDS: tuple[Field, ...] = (
     Field(name="mode", kind="choice", required=True, choices=("payment", "subscription")),
     Field(name="order_id", kind="text", required=True, max_chars=128, text="the merchant's own id"),
@@ -47,15 +58,18 @@ SESSION_FIELDS: tuple[Field, ...] = (
 CANCEL_FIELDS: tuple[Field, ...] = (Field(name="at", kind="choice", required=True, choices=("now", "period_end")),)
 NO_FIELDS: tuple[Field, ...] = ()
 
+_DATE_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})")
 _LINE_ITEM_KEYS = ("name", "quantity", "amount")
 
 
-def parse_object(raw: bytes) -> dict[str, Any]:
-    """A JSON object; an empty body is an empty object. Raises validation_failed."""
+def parse_object(raw: bytes, *, last_counts: bool = False) -> dict[str, Any]:
+    """A JSON object, in UTF-8; an empty body is an empty object. `last_counts`: of a name that is there twice. Raises
+    validation_failed."""
     if not raw.strip():
         return {}
-    try:
-        document = json.loads(raw, parse_constant=_refuse_constant)
+    hook = dict if last_counts else _without_repeats
+    try:  # decoded here: of bytes, Python's reader takes UTF-16 and a mark, too
+        document = json.loads(raw.decode(), parse_constant=_refuse_constant, object_pairs_hook=hook)
     except (ValueError, RecursionError) as error:
         raise Refusal("validation_failed", "The body is not valid JSON.") from error
     if not isinstance(document, dict):
@@ -63,15 +77,21 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     return document
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise Refusal("validation_failed", f"A field is given twice: {name[:100]}", field=name[:100])
+        found[name] = value
+    return found
+
+
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def read_fields(
-    document: Mapping[str, Any], fields: tuple[Field, ...], bounds: Mapping[str, float] | None = None
-) -> dict[str, Any]:
+def read_fields(document: Mapping[str, Any], fields: tuple[Field, ...], assumed: Assumed) -> dict[str, Any]:
     """The values by name, each parsed for its kind; null counts as absent. Raises validation_failed with the field.
-    `bounds`: what is assumed of those whose bound the document does not show, by name.
 
     Unknown fields are refused first (case X20), then each field in the order of the table.
     """
@@ -86,22 +106,22 @@ def read_fields(
             if field.required:
                 raise _invalid(field, "is required")
             continue
-        values[field.name] = read_field(field, value, bounds or {})
+        values[field.name] = read_field(field, value, assumed)
     return values
 
 
-def read_field(field: Field, value: Any, bounds: Mapping[str, float]) -> Any:
+def read_field(field: Field, value: Any, assumed: Assumed) -> Any:
     """One value, parsed for its kind. Raises validation_failed."""
     if field.kind == "metadata":
-        return _metadata(field, value)
+        return _metadata(field, value, assumed)
     if field.kind == "line_items":
-        return _line_items(field, value, bounds)
+        return _line_items(field, value, assumed)
     if field.kind == "time":
-        return _time(field, value)
+        return _time(field, value, assumed)
     if not isinstance(value, str):
         raise _invalid(field, "must be a string")
-    if not _encodable(value):
-        raise _invalid(field, "must be valid Unicode")
+    if not _is_text(value, assumed):
+        raise _invalid(field, "must be valid Unicode without NUL")
     if field.kind == "amount":
         micro = parse_amount(value)
         if micro is None:
@@ -111,13 +131,17 @@ def read_field(field: Field, value: Any, bounds: Mapping[str, float]) -> Any:
         if value not in field.choices:
             raise _invalid(field, f"must be one of {', '.join(field.choices)}")
         return value
-    most = bounds.get(field.name, field.max_chars)
+    if field.name == "order_id" and value.isspace() and not assumed.any_text:
+        raise _invalid(field, "must not be blank")
+    most = assumed.bounds.get(field.name, field.max_chars)
     if not field.min_chars <= len(value) <= most:
         raise _invalid(field, f"must have from {field.min_chars} to {most:g} characters")
     return value
 
 
-def _time(field: Field, value: Any) -> datetime:
+def _time(field: Field, value: Any, assumed: Assumed) -> datetime:
+    if not assumed.any_time and not (isinstance(value, str) and _DATE_TIME.fullmatch(value)):
+        raise _invalid(field, "must be a date-time with its time zone, like 2026-01-01T12:00:00Z")
     try:
         if isinstance(value, str):
             parsed = datetime.fromisoformat(value)
@@ -131,13 +155,13 @@ def _time(field: Field, value: Any) -> datetime:
     raise _invalid(field, "must be a timestamp")
 
 
-def _metadata(field: Field, value: Any) -> dict[str, str]:
+def _metadata(field: Field, value: Any, assumed: Assumed) -> dict[str, str]:
     if not isinstance(value, dict):
         raise _invalid(field, "must be an object of strings")
     if len(value) > field.max_items:
         raise _invalid(field, f"must have at most {field.max_items} keys")
     for key, text in value.items():
-        if not isinstance(text, str) or not _encodable(key) or not _encodable(text):
+        if not isinstance(text, str) or not _is_text(key, assumed) or not _is_text(text, assumed):
             raise _invalid(field, "must be an object of strings")
         if not 1 <= len(key) <= field.max_key_chars:
             raise _invalid(field, f"keys must have from 1 to {field.max_key_chars} characters")
@@ -146,17 +170,17 @@ def _metadata(field: Field, value: Any) -> dict[str, str]:
     return dict(value)
 
 
-def _line_items(field: Field, value: Any, bounds: Mapping[str, float]) -> tuple[dict[str, Any], ...]:
+def _line_items(field: Field, value: Any, assumed: Assumed) -> tuple[dict[str, Any], ...]:
     if not isinstance(value, list):
         raise _invalid(field, "must be an array")
     if len(value) > field.max_items:
         raise _invalid(field, f"must have at most {field.max_items} entries")
-    longest, largest = bounds["line_items.name"], bounds["line_items.quantity"]
+    longest, largest = assumed.bounds["line_items.name"], assumed.bounds["line_items.quantity"]
     for item in value:
         if not isinstance(item, dict) or set(item) != set(_LINE_ITEM_KEYS):
             raise _invalid(field, "each entry has name, quantity and amount")
         name, quantity, amount = item["name"], item["quantity"], item["amount"]
-        if not isinstance(name, str) or not 1 <= len(name) <= longest or not _encodable(name):
+        if not isinstance(name, str) or not 1 <= len(name) <= longest or not _is_text(name, assumed):
             raise _invalid(field, f"name must be a string of 1 to {longest:g} characters")
         if not isinstance(quantity, int) or isinstance(quantity, bool) or not 1 <= quantity <= largest:
             raise _invalid(field, f"quantity must be an integer from 1 to {largest:.0f}")
@@ -165,7 +189,9 @@ def _line_items(field: Field, value: Any, bounds: Mapping[str, float]) -> tuple[
     return tuple(dict(item) for item in value)
 
 
-def _encodable(text: str) -> bool:
+def _is_text(text: str, assumed: Assumed) -> bool:
+    if "\0" in text and not assumed.any_text:
+        return False
     try:
         text.encode()
     except UnicodeEncodeError:

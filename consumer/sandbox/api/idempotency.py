@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 
 from consumer.sandbox.api.endpoints import Answer, answer_text
@@ -11,6 +12,7 @@ from consumer.sandbox.engine.engine import Engine
 from consumer.sandbox.errors import Refusal
 
 MAX_KEPT = 20_000
+VISIBLE = re.compile(r"[!-~]+")
 
 
 class Idempotency:
@@ -26,7 +28,10 @@ class Idempotency:
             raise Refusal(code, "A POST needs the header Idempotency-Key.", field="Idempotency-Key")
         if len(header) > self._engine.assumptions.number("idempotency_key_chars"):
             raise Refusal("validation_failed", "The Idempotency-Key is too long.", field="Idempotency-Key")
-        return header.strip()
+        key = header.strip()
+        if self._engine.assumptions.text("idempotency_key_text") == "visible_ascii" and not VISIBLE.fullmatch(key):
+            raise Refusal("validation_failed", "The Idempotency-Key must be visible ASCII.", field="Idempotency-Key")
+        return key
 
     def known(self, app_id: str, key: str, place: str, digest: str) -> Answer | None:
         """The stored answer for this key; None when the request is to be carried out."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from consumer.sandbox.api.endpoints import ENDPOINTS, Endpoint
 from consumer.sandbox.api.fields import Field
+from consumer.sandbox.api.idempotency import VISIBLE
 from consumer.sandbox.api.lists import DEFAULT_LIMIT, MAX_LIMIT
 from consumer.sandbox.errors import PROBLEMS
 
@@ -63,7 +64,7 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
         schema = {"type": "string", "minLength": 1, "maxLength": 128}
         parameters.append({"name": name, "in": "query", "required": True, "schema": schema})
     if endpoint.method == "POST":
-        schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"}
+        schema = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": f"^{VISIBLE.pattern}$"}
         parameters.append({"name": "Idempotency-Key", "in": "header", "required": True, "schema": schema})
     return parameters
 

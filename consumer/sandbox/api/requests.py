@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from consumer.sandbox.api.fields import CANCEL_FIELDS, NO_FIELDS, SESSION_FIELDS, read_fields
+from consumer.sandbox.api.fields import CANCEL_FIELDS, NO_FIELDS, SESSION_FIELDS, Assumed, read_fields
 from consumer.sandbox.assumptions import Assumptions
 from consumer.sandbox.engine.money import MAX_AMOUNT, MIN_AMOUNT
 from consumer.sandbox.engine.sessions import SessionRequest
@@ -15,7 +15,7 @@ from consumer.sandbox.errors import Refusal
 
 def session_request(document: Mapping[str, Any], assumptions: Assumptions) -> SessionRequest:
     """A valid create request. Raises the documented refusal of the first rule that is broken."""
-    values = read_fields(document, SESSION_FIELDS, _bounds(assumptions))
+    values = read_fields(document, SESSION_FIELDS, _assumed(assumptions))
     if values["mode"] == "subscription":
         if values.get("amount") is not None or values.get("description") is not None:
             name = "amount" if values.get("amount") is not None else "description"
@@ -29,15 +29,19 @@ def session_request(document: Mapping[str, Any], assumptions: Assumptions) -> Se
     return SessionRequest(**values)
 
 
-def _bounds(assumptions: Assumptions) -> dict[str, float]:
-    """What the document shows no bound of."""
-    return {
+def _assumed(assumptions: Assumptions) -> Assumed:
+    bounds = {
         "price_id": assumptions.number("price_id_chars"),
         "customer_email": assumptions.number("customer_email_chars"),
         "customer_reference": assumptions.number("customer_reference_chars"),
         "line_items.name": assumptions.number("line_item_name_chars"),
         "line_items.quantity": assumptions.number("line_item_quantity_max"),
     }
+    return Assumed(
+        bounds=bounds,
+        any_text=assumptions.text("odd_text") == "accept",
+        any_time=assumptions.text("expires_at_format") == "any",
+    )
 
 
 def _payment_rules(values: Mapping[str, Any], assumptions: Assumptions) -> None:
@@ -63,12 +67,19 @@ def _check_url(name: str, text: str) -> None:
         raise Refusal("validation_failed", f"{name} must be a URL.", field=name)
 
 
-def cancel_request(document: Mapping[str, Any]) -> str:
+def cancel_request(document: Mapping[str, Any], assumptions: Assumptions) -> str:
     """`now` or `period_end` (case X44)."""
-    at: str = read_fields(document, CANCEL_FIELDS)["at"]
+    at: str = read_fields(document, CANCEL_FIELDS, _assumed(assumptions))["at"]
     return at
 
 
-def empty_request(document: Mapping[str, Any]) -> None:
+def lookup_request(order_id: str | None, assumptions: Assumptions) -> str:
+    """The merchant's own id, as a create takes it."""
+    one = tuple(field for field in SESSION_FIELDS if field.name == "order_id")
+    found: str = read_fields({"order_id": order_id}, one, _assumed(assumptions))["order_id"]
+    return found
+
+
+def empty_request(document: Mapping[str, Any], assumptions: Assumptions) -> None:
     """No field is taken."""
-    read_fields(document, NO_FIELDS)
+    read_fields(document, NO_FIELDS, _assumed(assumptions))

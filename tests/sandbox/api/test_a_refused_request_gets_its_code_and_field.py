@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from consumer.sandbox import Sandbox
-from tests.sandbox.support import Api, body
+from tests.sandbox.support import Api, Reply, body
 
 LONG_URL = "https://shop.example/"
 
@@ -43,6 +44,9 @@ REFUSED: list[tuple[str, dict[str, Any], int, str, str | None]] = [
     ("24:00:01", {"expires_at": "2026-01-02T00:00:01Z"}, 400, "expires_at_out_of_range", "expires_at"),
     ("no time", {"expires_at": "soon"}, 400, "validation_failed", "expires_at"),
     ("no zone", {"expires_at": "2026-01-01T00:10:00"}, 400, "validation_failed", "expires_at"),
+    ("epoch", {"expires_at": 1767226200}, 400, "validation_failed", "expires_at"),
+    ("ISO 8601 that is no date-time", {"expires_at": "20260101T001000Z"}, 400, "validation_failed", "expires_at"),
+    ("arabic digits in a time", {"expires_at": "٢٠٢٦-01-01T00:10:00Z"}, 400, "validation_failed", "expires_at"),
     # case: X28
     ("archived", {"amount": None, "description": None, "price_id": "svc_price_archived"}, 422, "price_archived",
      "price_id"),
@@ -68,6 +72,9 @@ REFUSED: list[tuple[str, dict[str, Any], int, str, str | None]] = [
     ("ui_mode", {"ui_mode": "iframe"}, 400, "validation_failed", "ui_mode"),
     ("mode", {"mode": "gift"}, 400, "validation_failed", "mode"),
     ("lone surrogate", {"description": "\ud800"}, 400, "validation_failed", "description"),
+    ("NUL", {"order_id": "a\0b"}, 400, "validation_failed", "order_id"),
+    ("NUL in metadata", {"metadata": {"a": "\0"}}, 400, "validation_failed", "metadata"),
+    ("blank", {"order_id": " "}, 400, "validation_failed", "order_id"),
 ]  # fmt: skip
 
 
@@ -201,8 +208,70 @@ async def test_create_again_with_other_parameters_is_a_switch(api: Api, sandbox:
 @pytest.mark.parametrize("raw", [b"{", b"[]", b'"x"', b"nul", b"NaN", b"\xff\xfe", b'{"a":' * 5000])
 async def test_what_is_no_json_object_is_refused(api: Api, raw: bytes) -> None:
     # case: X20
-    reply = await api.call("POST", "/v1/checkout-sessions", data=raw, headers={"Content-Type": "application/json"})
+    reply = await _send(api, raw)
     assert (reply.status, reply.code) == (400, "validation_failed")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+async def test_json_is_utf_8_without_a_mark(api: Api, encoding: str) -> None:
+    """RFC 8259, 8.1. Python's reader guesses."""
+    # case: X20
+    reply = await _send(api, json.dumps(body()).encode(encoding))
+    assert (reply.status, reply.code) == (400, "validation_failed")
+
+
+async def test_a_field_that_is_given_twice_is_refused_or_the_last_counts(api: Api, sandbox: Sandbox) -> None:
+    """Readers differ: the merchant's tests would pass with one amount, and the service take the other."""
+    # case: X20, X63
+    wanted = json.dumps(body(amount="1"))
+    for twice in (wanted[:-1] + ', "amount": "9"}', wanted[:-1] + ', "metadata": {"a": "1", "a": "2"}}'):
+        reply = await _send(api, twice.encode())
+        assert (reply.status, reply.code) == (400, "validation_failed")
+    sandbox.assumptions.set({"repeated_names": "last"})
+    reply = await _send(api, (wanted[:-1] + ', "amount": "9"}').encode())
+    assert (reply.status, reply.json["amount"]) == (201, "9.00")
+
+
+async def _send(api: Api, raw: bytes) -> Reply:
+    return await api.call("POST", "/v1/checkout-sessions", data=raw, headers={"Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize("key", ["a b", "é", "a\tb", "k" * 256])
+async def test_a_key_is_of_visible_ascii_unless_that_is_assumed_otherwise(api: Api, sandbox: Sandbox, key: str) -> None:
+    """As its own OpenAPI document has it."""
+    # case: X31, X63
+    reply = await api.post("/v1/checkout-sessions", body(), Idempotency_Key=key)
+    assert (reply.status, reply.code, reply.json["field"]) == (400, "validation_failed", "Idempotency-Key")
+    sandbox.assumptions.set({"idempotency_key_text": "any", "idempotency_key_chars": 300})
+    wanted = body()
+    first, again = [await api.post("/v1/checkout-sessions", wanted, Idempotency_Key=key) for _ in range(2)]
+    assert (first.status, again.status, again.json["id"]) == (201, 201, first.json["id"])
+
+
+async def test_parameters_that_an_endpoint_lacks_are_refused_or_ignored(api: Api, sandbox: Sandbox) -> None:
+    # case: X20, X63
+    order = (await api.create(order_id="o"))["order"]["id"]
+    reads = [f"/v1/orders/{order}?x=1", "/v1/application?limit=5", "/v1/orders?x=1", "/v1/orders?limit=1&limit=2",
+             "/v1/orders/lookup?order_id=o&x=1", "/v1/orders/lookup?order_id=o&order_id=p"]  # fmt: skip
+    for path in reads:
+        reply = await api.call("GET", path)
+        assert (reply.status, reply.code) == (400, "validation_failed"), path
+    assert (await api.post("/v1/checkout-sessions?x=1", body())).code == "validation_failed"
+    assert len(await api.items("/v1/orders")) == 1, "a refused create leaves nothing behind"
+    sandbox.assumptions.set({"unknown_parameters": "ignore"})
+    for path in reads:
+        assert (await api.call("GET", path)).status == 200, path
+    assert (await api.post("/v1/checkout-sessions?x=1", body())).status == 201
+
+
+async def test_odd_texts_and_other_times_are_taken_where_that_is_assumed(api: Api, sandbox: Sandbox) -> None:
+    # case: X63
+    sandbox.assumptions.set({"odd_text": "accept", "expires_at_format": "any"})
+    times = {"a\0b": "20260101T001000Z", " ": 1767226200, "  ": 1767226200000}
+    for order_id, expires_at in times.items():
+        session = await api.create(order_id=order_id, expires_at=expires_at)
+        assert session["expires_at"].startswith("2026-01-01T00:10:00")
+    assert (await api.get("/v1/orders/lookup", order_id="a\0b")).status == 200
 
 
 async def test_other_media_types_and_large_bodies_are_refused(api: Api) -> None:
