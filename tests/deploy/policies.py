@@ -17,6 +17,8 @@ RESTARTED_WITHIN_S = 300
 """How long the kubelet waits at most before it starts a container again."""
 INSIDE = {"10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"}
 """Where pods, nodes, services and the cloud's own data are."""
+NODE_NAMES = "169.254.20.10/32"
+"""Where NodeLocal DNSCache answers, on the node itself: no pod of kube-system is there to be selected."""
 DEFAULT_HANDLER_S = float(str(Handler.__dataclass_fields__["timeout_s"].default))
 ROLES = ("serve", "work", "sync", "console")
 NAME, COMPONENT = "app.kubernetes.io/name", "app.kubernetes.io/component"
@@ -366,14 +368,26 @@ def _network(manifests: Sequence[Manifest]) -> Iterator[str]:
             and set(one["spec"]["policyTypes"]) == {"Ingress", "Egress"} and "ingress" not in one["spec"]]  # fmt: skip
     if policies and not shut:
         yield "NetworkPolicy: nothing is shut"
+    for one in shut:
+        asked = [peer for rule in one["spec"].get("egress", []) for peer in rule["to"] if _is_names(rule)]
+        if not any("namespaceSelector" in peer for peer in asked):
+            yield f"{_called(one)}: no names"
+        if not any(peer.get("ipBlock", {}).get("cidr") == NODE_NAMES for peer in asked):
+            yield f"{_called(one)}: no names where NodeLocal DNSCache answers"
     for one in policies:
         for way, peers in (("ingress", "from"), ("egress", "to")):
             for rule in one["spec"].get(way, []):
                 if not rule.get(peers) or not rule.get("ports") or {} in rule[peers]:
                     yield f"{_called(one)}: open to everyone"
                 for block in [peer["ipBlock"] for peer in rule.get(peers, []) if "ipBlock" in peer]:
-                    if block["cidr"] == "0.0.0.0/0" and not set(block.get("except", [])) >= INSIDE:
+                    is_outside = block["cidr"] == "0.0.0.0/0" and set(block.get("except", [])) >= INSIDE
+                    if not is_outside and not (block["cidr"] == NODE_NAMES and _is_names(rule)):
                         yield f"{_called(one)}: leads into the cluster"
+
+
+def _is_names(rule: Manifest) -> bool:
+    """Whether it opens what names are asked by, and nothing else."""
+    return {(one["protocol"], one["port"]) for one in rule.get("ports", [])} == {("UDP", 53), ("TCP", 53)}
 
 
 def _references(manifests: Sequence[Manifest]) -> Iterator[str]:

@@ -120,6 +120,12 @@ POLICY: dict[str, Mistake] = {
         "activeDeadlineSeconds"
     ),
     "nothing is shut": lambda m: _policy(m, "consumer-deny").update(policyTypes=["Ingress"]),
+    "no names on a node": lambda m: _policy(m, "consumer-deny")["egress"][0]["to"].pop(),
+    "no names in the cluster": lambda m: _policy(m, "consumer-deny")["egress"][0]["to"].pop(0),
+    "no names by TCP": lambda m: _policy(m, "consumer-deny")["egress"][0]["ports"].pop(),
+    "more of a node than names": lambda m: _policy(m, "consumer-deny")["egress"][0]["ports"].append(
+        {"protocol": "TCP", "port": 10250}
+    ),
     "open to everyone": lambda m: _policy(m, "consumer-database")["egress"][0].update(to=[{}]),
     "every port": lambda m: _policy(m, "consumer-webhooks")["ingress"][0].pop("ports"),
     "settings that are not there": lambda m: _box(m)["envFrom"][0]["configMapRef"].update(name="others"),
