@@ -18,6 +18,7 @@ from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from consumer.errors import SettingsError
 from consumer.ledger.engine.discretion import hide_values
 
 REFUSED: Final = "startup parameter"
@@ -108,7 +109,15 @@ class Driver:
         self._is_pooled = False
 
     async def connect(self, *where: Any, **options: Any) -> Any:
-        """A connection of asyncpg's, as its own `connect`. Raises as that."""
+        """A connection of asyncpg's, as its own `connect`. Raises as that; SettingsError for what it cannot use."""
+        try:
+            return await self._connect_to_any(*where, **options)
+        except OSError:
+            raise  # one of a certificate is a ValueError, too
+        except ValueError as error:
+            raise SettingsError(["CONSUMER_DATABASE_URL: asyncpg cannot use it, or a PG… variable"]) from error
+
+    async def _connect_to_any(self, *where: Any, **options: Any) -> Any:
         hosts, ports = options.get("host"), options.get("port")
         if not isinstance(hosts, list) or not isinstance(ports, list):
             return await self._connect(*where, **options)

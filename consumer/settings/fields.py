@@ -14,6 +14,7 @@ from consumer.settings.values import (
     DatabaseUrl,
     HandlerNames,
     HeaderName,
+    Host,
     HttpUrl,
     PastDue,
     Renames,
@@ -100,7 +101,7 @@ class Settings(BaseModel):
     )
 
     # --- receive
-    host: str = _setting(
+    host: Host = _setting(
         "CONSUMER_HOST",
         "127.0.0.1",
         "address of the public webhook port; `::` is every one, of IPv4, too",
@@ -198,7 +199,7 @@ class Settings(BaseModel):
     )
 
     # --- the internal port
-    internal_host: str = _setting(
+    internal_host: Host = _setting(
         "CONSUMER_INTERNAL_HOST",
         "127.0.0.1",
         "address of the internal port; beyond loopback, console and query API need authentication",

@@ -221,6 +221,15 @@ def checked_header(value: str | None) -> str | None:
     return value.lower() if value is not None else None
 
 
+def checked_host(value: str) -> str:
+    """An address, or a name that a host can have."""
+    try:
+        value.encode("idna")
+    except UnicodeError as error:
+        raise ValueError("must be an address, or the name of a host") from error
+    return value
+
+
 def is_loopback(host: str) -> bool:
     """Whether this host is this machine only."""
     if host == "localhost":
@@ -284,6 +293,7 @@ Retention = Annotated[timedelta | None, BeforeValidator(checked_retention)]
 PastDue = Annotated[str, AfterValidator(checked_past_due)]
 DatabaseUrl = Annotated[SecretStr, AfterValidator(checked_database_url)]
 BrokerUrl = Annotated[str, AfterValidator(checked_broker_url)]
+Host = Annotated[str, AfterValidator(checked_host)]
 HttpUrl = Annotated[str, AfterValidator(checked_http_url)]
 ApiUrl = Annotated[str, AfterValidator(checked_api_url)]
 HeaderName = Annotated[str | None, AfterValidator(checked_header)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from sqlalchemy import event, text
@@ -34,6 +34,7 @@ from consumer.errors import (
     LedgerNotOpened,
     LedgerUnavailable,
     SchemaOutdated,
+    SettingsError,
 )
 from consumer.ledger import postgresql_driver, sqlite_driver
 from consumer.loan import LentSession, see_to_commit, see_to_statement
@@ -306,10 +307,22 @@ def _engine(url: str, pool_size: int, *, create: bool, durable: bool, lock_s: fl
         case "sqlite+aiosqlite":
             if parsed.database and parsed.database != ":memory:":
                 _see_to_file(Path(parsed.database), create=create)
-            return sqlite_driver.engine(url, pool_size, durable=durable, lock_s=min(lock_s, BUSY_TIMEOUT_S)), "sqlite"
+            with _usable():
+                lock_s = min(lock_s, BUSY_TIMEOUT_S)
+                return sqlite_driver.engine(url, pool_size, durable=durable, lock_s=lock_s), "sqlite"
         case "postgresql+asyncpg":
-            return postgresql_driver.engine(url, pool_size, lock_s=lock_s), "postgresql"
+            with _usable():
+                return postgresql_driver.engine(url, pool_size, lock_s=lock_s), "postgresql"
     raise LedgerError("the database URL must begin with sqlite+aiosqlite:// or postgresql+asyncpg://")
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    """SQLAlchemy reads what stands behind the '?' as it makes an engine. Raises SettingsError, without a value."""
+    try:
+        yield
+    except (ArgumentError, ValueError) as error:
+        raise SettingsError(["CONSUMER_DATABASE_URL: what stands behind the '?' cannot be used"]) from error
 
 
 def _see_to_file(path: Path, *, create: bool) -> None:
