@@ -45,6 +45,11 @@ class MeasuredBroker:
         self._now = seconds
         self._seconds = metrics.publish_seconds
 
+    @property
+    def identity(self) -> str | None:
+        """See Broker."""
+        return self._broker.identity
+
     async def start(self) -> None:
         """See Broker. Why it could not is what `check` tells until it can."""
         try:

@@ -8,7 +8,7 @@ of is imported where it is built: a process has in memory, and waits at its star
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -34,6 +34,7 @@ from consumer.ledger.engine.database_time import drive
 from consumer.ledger.processes import (
     BROKEN,
     HANDLERS,
+    LOG,
     MISADDRESSED,
     PREFIX,
     READS,
@@ -88,6 +89,7 @@ class App:
         self.connected = asyncio.Event()
         self._ledger_away = Condition("ledger_not_ready")
         self._broker_away = Condition("broker_not_ready")
+        self._log_identity: Callable[[], str | None] = lambda: None
         self._schema_seen = asyncio.Lock()
         self._schema_is_current = False
         self.public_url: str | None = None
@@ -167,6 +169,7 @@ class App:
             client_id=self._process,
         )
         broker = MeasuredBroker(found, self.metrics)
+        self._log_identity = lambda: broker.identity
         self._lifetime.stack.push_async_callback(broker.stop)
         self._readiness.add("broker", broker.check)
         self._heartbeat.told["log_write"] = lambda: broker.refusal
@@ -363,10 +366,11 @@ class App:
         self._lifetime.stack.push_async_callback(self._linger, receiver)
 
     def _plays(self, role: Role) -> None:
-        """A role that uses the log, and says by which topics, and as whom it writes to the ledger."""
+        """A role that uses the log, and says which, by which topics, and as whom it writes to the ledger."""
         self._heartbeat.roles.add(role.value)
         self._heartbeat.said[role.value, USER] = lambda: user_of(self.settings.database_url.get_secret_value())
         self._heartbeat.said[role.value, PREFIX] = lambda: self.settings.topic_prefix
+        self._heartbeat.said[role.value, LOG] = lambda: self._log_identity()
 
     async def _agree_soon(self) -> None:
         """Ask the ledger what time it is, so that the first webhook, too, is received by the time that all agree on;

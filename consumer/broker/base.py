@@ -149,6 +149,12 @@ class Subscription(Protocol):
 class Broker(Protocol):
     """The log. `start` before use, `stop` after it; both are safe to call twice."""
 
+    @property
+    def identity(self) -> str | None:
+        """Which log this is, whatever its address: its kind, and the id it got when it was made. As it was last heard;
+        None before `start`, and where the log has none. Asks nobody."""
+        ...
+
     async def start(self) -> None:
         """Connect. Raises BrokerUnavailable when nothing answers in time; it may be called again."""
         ...

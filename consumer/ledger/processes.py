@@ -38,6 +38,7 @@ UNACCOUNTED: Final = "unaccounted"
 FLOODED: Final = "flooded"
 DIED: Final = "died"
 PREFIX: Final = "topic_prefix"
+LOG: Final = "log"
 USER: Final = "database_user"
 
 
@@ -56,8 +57,8 @@ class Pulse:
     of itself: the handlers it runs and the plugins it cannot load, the applications it reads (names, a space between
     two); webhooks it refused for their signature or their address, many unproved bytes that it stored, and how many of
     `refused` there was no room for, here or among its application's unproved ones (JSON, by application); why
-    it cannot account for money and access; why it ended, where nobody told it to; its topics' prefix; the user it is to
-    the database."""
+    it cannot account for money and access; why it ended, where nobody told it to; its topics' prefix, and the log that
+    they are on; the user it is to the database."""
 
     process: str
     role: str

@@ -208,6 +208,7 @@ EXAMPLES: dict[str, tuple[str, Series, Series]] = {
             ("ConsumerWorkersDiffer", "workers_differ"),
             ("ConsumerVersionsDiffer", "versions_differ"),
             ("ConsumerPrefixesDiffer", "prefixes_differ"),
+            ("ConsumerLogsDiffer", "logs_differ"),
             ("ConsumerPlanHalfApplied", "plan_half_applied"),
             ("ConsumerObjectsUnreadable", "objects_unreadable"),
             ("ConsumerPluginsBroken", "plugins_broken"),

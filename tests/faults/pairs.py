@@ -28,7 +28,7 @@ PAIRS: Final[Mapping[str, Mapping[str, Played | str]]] = {
         "refused": ("webhooks go nowhere",),
         "slow": ("serve slow",),
         "full": NOTHING_OF_ITS_OWN,
-        "replaced": ("serve with another topic prefix",),
+        "replaced": ("serve with another topic prefix", "serve with another log"),
         "with wrong credentials": ("webhooks signed with another secret",),
         "of a wrong version": ("serve left behind by a deploy",),
     },
@@ -38,7 +38,7 @@ PAIRS: Final[Mapping[str, Mapping[str, Played | str]]] = {
         "refused": ("work without a way to PostgreSQL",),
         "slow": ("work slow",),
         "full": NOTHING_OF_ITS_OWN,
-        "replaced": ("work with another topic prefix", "work without the plugin fulfilment"),
+        "replaced": ("work with another topic prefix", "work with another log", "work without the plugin fulfilment"),
         "with wrong credentials": ("work with another password of PostgreSQL",),
         "of a wrong version": (
             "work of a version whose tables were migrated away",
@@ -52,7 +52,7 @@ PAIRS: Final[Mapping[str, Mapping[str, Played | str]]] = {
         "refused": ("sync without a way to PostgreSQL",),
         "slow": ("sync slow",),
         "full": NOTHING_OF_ITS_OWN,
-        "replaced": ("sync with another topic prefix", "API of another application"),
+        "replaced": ("sync with another topic prefix", "sync with another log", "API of another application"),
         "with wrong credentials": ("sync with another password of PostgreSQL", "API with wrong credentials"),
         "of a wrong version": (
             "sync of a version whose tables were migrated away",

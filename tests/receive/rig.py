@@ -71,6 +71,10 @@ class RecordingBroker:
         self.answer = held
         return came, release
 
+    @property
+    def identity(self) -> str | None:
+        return None
+
     async def start(self) -> None: ...
 
     async def stop(self, timeout_s: float = 10.0) -> None: ...

@@ -314,6 +314,11 @@ class Client(Broker):
         self._log = log
         self._process = process
 
+    @property
+    def identity(self) -> str | None:
+        """There is one log."""
+        return None
+
     async def publish(self, topic: str, message: Message, timeout_s: float = 5.0) -> None:
         """See the Protocol."""
         await self.publish_many(topic, (message,), timeout_s)

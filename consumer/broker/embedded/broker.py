@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from consumer.broker.base import AssignmentListener, Message, TopicConfig, TopicReport
-from consumer.broker.embedded.file import LogFile, Row
+from consumer.broker.embedded.file import LogFile, Row, identity_of
 from consumer.broker.embedded.groups import inspect_groups
 from consumer.broker.embedded.inspection import inspect
 from consumer.broker.embedded.member import EmbeddedSubscription
@@ -63,10 +63,16 @@ class EmbeddedBroker:
         self._session_s = session_s
         self._max_pending = max_pending
         self._file: LogFile | None = None
+        self._identity: str | None = None
         self._layouts: dict[str, TopicLayout] = {}
         self._subscriptions: list[EmbeddedSubscription] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._watches = False
+
+    @property
+    def identity(self) -> str | None:
+        """See the Protocol."""
+        return self._identity
 
     async def start(self) -> None:
         """Open or create the file. Raises BrokerUnavailable, LogCorrupt, LogIncompatible."""
@@ -75,6 +81,7 @@ class EmbeddedBroker:
         file = LogFile(self._path, max_pending=self._max_pending)
         try:
             await file.open()
+            self._identity = f"file {await file.read(identity_of)}"
         except BaseException:
             await file.close(0)
             raise
@@ -86,6 +93,7 @@ class EmbeddedBroker:
         file, self._file = self._file, None
         if file is None:
             return
+        self._identity = None
         deadline = time.monotonic() + timeout_s
         for task in self._tasks:
             task.cancel()

@@ -69,6 +69,12 @@ class KafkaBroker:
         self._publisher: KafkaPublisher | None = None
         self._subscriptions: list[KafkaSubscription] = []
 
+    @property
+    def identity(self) -> str | None:
+        """See the Protocol."""
+        found = None if self._publisher is None else self._publisher.cluster_id
+        return None if found is None else f"Kafka {found}"
+
     async def start(self) -> None:
         """Connect. Raises BrokerUnavailable when nothing answers in `start_within_s`; it may be called again."""
         if self._publisher is not None:

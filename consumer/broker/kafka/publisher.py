@@ -77,6 +77,7 @@ class KafkaPublisher:
     """Publishes. `max_pending` messages and `max_pending_bytes` bound what waits; beyond, publishing fails at once."""
 
     def __init__(self, connection: KafkaConnection, *, max_pending: int, max_pending_bytes: int) -> None:
+        self.cluster_id: str | None = None
         self._connection = connection
         self._max_pending = max_pending
         self._max_pending_bytes = max_pending_bytes
@@ -387,12 +388,24 @@ class KafkaPublisher:
             request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
             linger_ms=0,
         )
+        self._hear(producer.client.cluster)
         try:
             await producer.start()
         except BaseException:
             await end(producer, 0.5)
             raise
         return producer
+
+    def _hear(self, cluster: Any) -> None:
+        """Every answer about the cluster says which it is, and aiokafka forgets it. One comes with each look whether it
+        answers: a cluster that was made anew at the same address is another from then on, for all who use it."""
+        update = cluster.update_metadata
+
+        def updated(metadata: Any) -> None:
+            self.cluster_id = getattr(metadata, "cluster_id", None)  # before Kafka 0.10.1 it has none
+            update(metadata)
+
+        cluster.update_metadata = updated
 
 
 def _is_gone(producer: Any, lane: Lane) -> bool:

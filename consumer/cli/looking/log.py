@@ -15,11 +15,12 @@ from consumer.app import log_parts
 from consumer.broker import GroupReport, TopicReport, open_broker
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
+from consumer.console.alarms.lives import apart
 from consumer.document import printable, shown
 from consumer.errors import BrokerError, BrokerUnavailable
 from consumer.ledger import log_memory
 from consumer.ledger.log_memory import TopicMemory, is_another
-from consumer.ledger.processes import Process
+from consumer.ledger.processes import LOG, Process
 from consumer.settings import Settings
 from consumer.sync.health.status import ApplicationStatus
 
@@ -89,7 +90,9 @@ def judge_log(
     found += _topics(look.topics)
     for report in look.groups:
         found += _group(report, now, processes)
-    return found + _replaced(look.groups, memories, statuses, now)
+    # While some role has another log, that is why a topic is not the one it was. It is told in a moment.
+    is_elsewhere = bool(apart(processes, now, LOG, timedelta(0)))
+    return found if is_elsewhere else found + _replaced(look.groups, memories, statuses, now)
 
 
 def _topics(topics: Sequence[TopicReport]) -> list[Finding]:

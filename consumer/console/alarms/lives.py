@@ -1,6 +1,6 @@
 """Lives: what processes tell by how they live, and the workers by what they run: one answer for `status` and for the
 alerts. A role that dies and is started again and again; workers that run different handlers; roles of different
-versions; roles whose topics are others. Pure.
+versions; roles whose log or topics are others. Pure.
 
 While a deploy rolls, roles of two versions live side by side, and that is no finding: each step of it begins a process.
 Where none has begun for a while, whoever is of another version than the one that began last was left behind.
@@ -8,14 +8,15 @@ Where none has begun for a while, whoever is of another version than the one tha
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
-from consumer.errors import RoleSlow, SchemaOutdated
-from consumer.ledger.processes import DIED, HANDLERS, PREFIX, UNACCOUNTED, Process
+from consumer.errors import LogReplaced, RoleSlow, SchemaOutdated
+from consumer.ledger.processes import DIED, HANDLERS, UNACCOUNTED, Process
 
 GONE_AFTER: Final = timedelta(seconds=30)
 UNHEARD_AFTER: Final = timedelta(seconds=12)
@@ -129,14 +130,24 @@ def _one_after_the_other(died: Sequence[Process]) -> list[Process]:
     return chain
 
 
-def apart(processes: Sequence[Process], now: datetime) -> dict[str, Process]:
-    """The prefixes of the topics that living processes use, each with one that does; empty where all use the same:
-    those who use another one neither hear the others nor are heard."""
-    found: dict[str, Process] = {}
+def apart(
+    processes: Sequence[Process], now: datetime, word: str, lasting: timedelta = APART_FOR
+) -> dict[str, list[Process]]:
+    """What living processes say by `word` (PREFIX of the topics, LOG), each with those who do; empty where all say the
+    same: those who use others neither hear the rest nor are heard. `lasting`: so long each lives. Who tells that its
+    log was replaced beneath it has none, and is told to restart as it is; neither has one that fell silent, where
+    another began in its stead."""
+    found = defaultdict[str, list[Process]](list)
     for one in processes:
-        if PREFIX in one.said and is_living(one, now) and now - one.started_at >= APART_FOR:
-            found.setdefault(one.said[PREFIX], one)
-    return found if len(found) > 1 else {}
+        is_settled = word in one.said and is_living(one, now) and now - one.started_at >= lasting
+        played = [other for other in processes if other.role == one.role]
+        if is_settled and not _has_died(one, played, now) and not _has_lost_its_log(one):
+            found[one.said[word]].append(one)
+    return dict(found) if len(found) > 1 else {}
+
+
+def _has_lost_its_log(one: Process) -> bool:
+    return any(proof.code == LogReplaced.code for proof in one.checks.values())
 
 
 def left_behind(processes: Sequence[Process], now: datetime) -> LeftBehind | None:

@@ -14,7 +14,7 @@ import orjson
 from consumer.console.alarms.late_decisions import LateDecision
 from consumer.console.alarms.lives import apart, blind, is_living, left_behind, loops, mixed, slow
 from consumer.ledger.health import Figures
-from consumer.ledger.processes import MISADDRESSED, UNPROVED, Process
+from consumer.ledger.processes import LOG, MISADDRESSED, PREFIX, UNPROVED, Process
 
 DENIED_MANY: Final = 20
 MISADDRESSED_MIN: Final = 3
@@ -35,6 +35,7 @@ CODES: Final = frozenset(
         "workers_differ",
         "versions_differ",
         "prefixes_differ",
+        "logs_differ",
     }
 )
 
@@ -66,7 +67,8 @@ def wrong(
         "unaccounted": blind(processes, figures.at) is not None,
         "workers_differ": mixed(processes, figures.at) is not None,
         "versions_differ": left_behind(processes, figures.at) is not None,
-        "prefixes_differ": bool(apart(processes, figures.at)),
+        "prefixes_differ": bool(apart(processes, figures.at, PREFIX)),
+        "logs_differ": bool(apart(processes, figures.at, LOG)),
     }
     return frozenset(code for code, holds in found.items() if holds)
 

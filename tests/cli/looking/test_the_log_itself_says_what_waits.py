@@ -12,7 +12,7 @@ from consumer.cli.looking.log import LogLook, judge_log
 from consumer.cli.looking.status_finding import Grade
 from consumer.errors import BrokerUnavailable, GroupForbidden, LogDiskFull
 from consumer.ledger.log_memory import TopicMemory, after, is_another
-from consumer.ledger.processes import Process
+from consumer.ledger.processes import LOG, Process
 from consumer.sync.health.status import ApplicationStatus
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -121,3 +121,15 @@ def test_what_the_log_refuses_is_told_by_its_own_name_and_cure(refused: BrokerUn
     [finding] = judge_log(LogLook(refused=refused), NOW)
     assert (finding.code, finding.grade) == (code, Grade.STUCK)
     assert refused.message in finding.text
+
+
+# case: O6
+def test_a_role_on_another_log_is_no_log_that_was_replaced() -> None:
+    noticed = after(MEMORY, "b", (0, 0), NOW)
+    here = replace(WORKER, said={LOG: "file a"})
+    there = replace(WORKER, process="sync-1", role="sync", said={LOG: "file b"}, started_at=NOW)
+    for memory in (MEMORY, noticed):
+        look = LogLook(groups=[replace(READ, topic_id="c")])
+        assert judge_log(look, NOW, memories=[memory], processes=[here, there]) == []
+        [finding] = judge_log(look, NOW, memories=[memory], processes=[here, replace(there, said={LOG: "file a"})])
+        assert finding.code == "log_replaced"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from consumer.broker import Broker
+from consumer.broker import Broker, EmbeddedBroker
 from tests.contract.broker.conftest import Log, message, read
 from tests.support.ports import eventually
 
@@ -38,3 +39,16 @@ async def test_what_waits_and_who_reads_is_told_without_being_a_member(log: Log,
 
 async def test_a_topic_that_is_not_there_is_left_out(log: Log, broker: Broker) -> None:
     assert list(await broker.look_at_groups({"nobody": "t-nowhere"})) == []
+
+
+# case: O6
+async def test_all_who_use_a_log_know_it_as_the_same(log: Log, broker: Broker, tmp_path: Path) -> None:
+    other = await log.open()
+    assert other.identity == broker.identity is not None
+    elsewhere = EmbeddedBroker(tmp_path / "elsewhere.db")
+    assert elsewhere.identity is None
+    await elsewhere.start()
+    assert elsewhere.identity not in (None, broker.identity)
+    for one in (elsewhere, other):
+        await one.stop()
+        assert one.identity is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 
 from tests.faults.scene import ROLES, Fault, Scene, fault
 from tests.faults.server import PASSWORD
@@ -150,29 +151,39 @@ async def _as_before(scene: Scene) -> None:
     await scene.start("work")
 
 
-def _elsewhere(role: str) -> Fault:
+def _elsewhere(role: str, what: str, code: str, setting: str, value: Callable[[Scene], str]) -> Fault:
     async def strike(scene: Scene) -> None:
-        """Its topics are others; who looks has the right ones."""
+        """It alone has another log, or other topics; who looks has the right ones."""
         scene.pay(2)
-        await scene.restart(role, CONSUMER_TOPIC_PREFIX="elsewhere")
-        scene.found.environ["CONSUMER_TOPIC_PREFIX"] = scene.kept["setting CONSUMER_TOPIC_PREFIX"]
+        await scene.restart(role, **{setting: value(scene)})
+        scene.found.environ[setting] = scene.kept[f"setting {setting}"]
         scene.pay(2)
 
-    what = "with another topic prefix"
     return fault(
         role,
-        what,
-        "prefixes_differ",
+        f"with another {what}",
+        code,
         strike=strike,
         cure=lambda scene: scene.as_before(role),
         shipped_s=ASKED_AGAIN_S,
     )
 
 
+def _with_another_prefix(role: str) -> Fault:
+    return _elsewhere(role, "topic prefix", "prefixes_differ", "CONSUMER_TOPIC_PREFIX", lambda _: "elsewhere")
+
+
+def _with_another_log(role: str) -> Fault:
+    """Also where the others have Kafka: a role whose setting is missing makes itself a file."""
+    return _elsewhere(
+        role, "log", "logs_differ", "CONSUMER_BROKER_URL", lambda scene: f"embedded:{scene.found.folder}/elsewhere.db"
+    )
+
+
 OF_ROLES = (
     *(make(role) for make in (_killed, _stopped, _hung) for role in ROLES),
     *(_slow(role) for role in ROLES),
-    *(_elsewhere(role) for role in ("serve", "work", "sync")),
+    *(make(role) for make in (_with_another_prefix, _with_another_log) for role in ("serve", "work", "sync")),
     fault("every role", "hung", "no_work", strike=_stop_machine, cure=_continue_machine),
 )
 OF_WAYS = (

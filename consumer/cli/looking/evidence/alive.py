@@ -12,9 +12,9 @@ import orjson
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.alarms.lives import GONE_AFTER, Loop, apart, blind, is_living, left_behind, loops
-from consumer.document import shown
+from consumer.document import printable, shown
 from consumer.errors import CollationChanged, RoleSlow, SchemaIncompatible, SchemaOutdated
-from consumer.ledger.processes import DIED, FLOODED, FORGOTTEN_AFTER, UNACCOUNTED, Process
+from consumer.ledger.processes import DIED, FLOODED, FORGOTTEN_AFTER, LOG, PREFIX, UNACCOUNTED, Process
 
 SEEN_WITHIN: Final = FORGOTTEN_AFTER
 STOPPED_WITHIN: Final = timedelta(days=1)
@@ -24,6 +24,7 @@ REFUSED_SHARE_STUCK: Final = 0.5
 REASON_CHARS: Final = 200
 WEBHOOKS_REFUSED: Final = "webhooks_refused"
 NAMED_MAX: Final = 5
+ID_CHARS: Final = 8
 GOES_ON: Final = (RoleSlow.code, CollationChanged.code)
 """With these nothing stands still: who is slow is late."""
 
@@ -75,10 +76,28 @@ def _is_older_version(seen_at: datetime | None, played: Sequence[Process], now: 
 
 
 def _apart(processes: Sequence[Process], now: datetime) -> list[Finding]:
-    """Roles that use topics of different prefixes."""
-    uses = [f"`{one.role}` (pid {one.pid} on {one.host}) {prefix}" for prefix, one in apart(processes, now).items()]
-    text = f"CONSUMER_TOPIC_PREFIX differs: {', '.join(uses)}: they do not hear each other"
-    return [Finding(Grade.STUCK, "prefixes_differ", text)] if uses else []
+    """Roles that use different logs, or topics of different prefixes on one."""
+    found = []
+    if uses := apart(processes, now, LOG):
+        logs = "; ".join(f"{_short(log)}: {_named(those)}" for log, those in uses.items())
+        text = f"CONSUMER_BROKER_URL differs, the roles use different logs: {logs}. They do not hear each other"
+        found.append(Finding(Grade.STUCK, "logs_differ", text))
+    if uses := apart(processes, now, PREFIX):
+        prefixes = "; ".join(f"{prefix}: {_named(those)}" for prefix, those in uses.items())
+        text = f"CONSUMER_TOPIC_PREFIX differs: {prefixes}. They do not hear each other"
+        found.append(Finding(Grade.STUCK, "prefixes_differ", text))
+    return found
+
+
+def _short(log: str) -> str:
+    """Its kind, and the end of its id: the begin may be the same for all of a maker."""
+    kind, _, name = log.partition(" ")
+    return printable(f"{kind} …{name[-ID_CHARS:]}")
+
+
+def _named(those: Sequence[Process]) -> str:
+    named = ", ".join(f"`{one.role}` (pid {one.pid} on {one.host})" for one in those[:NAMED_MAX])
+    return named + (f" and {len(those) - NAMED_MAX} more" if len(those) > NAMED_MAX else "")
 
 
 def _left_behind(processes: Sequence[Process], now: datetime) -> list[Finding]:

@@ -13,11 +13,11 @@ import pytest
 from consumer.app.heartbeat import NOT_DURABLE
 from consumer.cli.looking.evidence.alive import OR_SEE, alive
 from consumer.cli.looking.status_finding import Grade
-from consumer.console.alarms.lives import APART_FOR
+from consumer.console.alarms.lives import APART_FOR, UNHEARD_AFTER, apart
 from consumer.errors import CollationChanged
 from consumer.ledger import Database, processes
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.processes import PREFIX, Process, Proof, Pulse
+from consumer.ledger.processes import LOG, PREFIX, Process, Proof, Pulse
 from consumer.receive import answers
 from tests.support.desk import Desk
 
@@ -193,9 +193,42 @@ def test_roles_that_do_not_hear_each_other_are_named() -> None:
     elsewhere = living("sync", said={PREFIX: "elsewhere"}, pid=9)
     [finding] = alive([*same[:2], elsewhere, same[3]], NOW, expected=None)
     assert (finding.code, finding.grade) == ("prefixes_differ", Grade.STUCK)
-    assert "`serve` (pid 7 on shop-1) payments" in finding.text
-    assert "`sync` (pid 9 on shop-1) elsewhere" in finding.text
+    assert "payments: `serve` (pid 7 on shop-1), `work` (pid 7 on shop-1); " in finding.text
+    assert "; elsewhere: `sync` (pid 9 on shop-1)." in finding.text
     begun = replace(elsewhere, started_at=NOW - APART_FOR / 2)
     assert alive([*same, begun], NOW, expected=None) == [], "it may be told to end in a moment"
     ended = replace(elsewhere, stopped_at=NOW)
     assert alive([*same, ended], NOW, expected=None) == []
+
+
+# case: O6
+def test_roles_that_use_different_logs_are_named() -> None:
+    ours = {PREFIX: "payments", LOG: "Kafka 5L6g3nShT-eMCtK--X86sw"}
+    same = [living(role, said=ours) for role in ("serve", "work", "console")]
+    sync = living("sync", said={PREFIX: "payments", LOG: "file 0af7651916cd43dd8448eb211c80319c"}, pid=9)
+    [finding] = alive([*same, sync], NOW, expected=None)
+    assert (finding.code, finding.grade) == ("logs_differ", Grade.STUCK)
+    assert "CONSUMER_BROKER_URL differs" in finding.text
+    assert "Kafka …K--X86sw: `serve` (pid 7 on shop-1), `work` (pid 7 on shop-1), `console`" in finding.text
+    assert "; file …1c80319c: `sync` (pid 9 on shop-1)." in finding.text
+    assert alive([*same, replace(sync, said={PREFIX: "payments"})], NOW, expected=None) == [], "one that cannot tell"
+    [many] = alive([*same, *(living("work", said=ours) for _ in range(17)), sync], NOW, expected=None)
+    assert "and 15 more;" in many.text
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {"stopped_at": NOW},
+        {"seen_at": NOW - UNHEARD_AFTER - timedelta(seconds=1)},
+        {"checks": {"broker": Proof(code="log_replaced", reason="the log file was replaced: restart this role")}},
+    ],
+    ids=["stopped", "killed", "its file is gone"],
+)
+def test_logs_differ_no_longer_than_roles_use_them(before: dict[str, Any]) -> None:
+    """A rolling restart after the file was replaced, or from one cluster to another: the last of before is gone."""
+    # case: O6
+    anew = [living(role, said={LOG: "file b"}, started_at=NOW - APART_FOR) for role in ("serve", "work", "sync")]
+    old = living("work", process="old", said={LOG: "file a"})
+    assert set(apart([*anew, old], NOW, LOG)) == {"file a", "file b"}
+    assert not apart([*anew, replace(old, **before)], NOW, LOG)

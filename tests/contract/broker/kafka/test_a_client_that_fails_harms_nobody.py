@@ -132,7 +132,7 @@ class Client:
 
     def __init__(self, **_: Any) -> None:
         type(self).made += 1
-        self.client = object()
+        self.client = SimpleNamespace(cluster=SimpleNamespace(update_metadata=None))
 
     def subscribe(self, *_: Any, **__: Any) -> None: ...
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
-from consumer.broker import Broker, TopicConfig
+from consumer.broker import Broker, KafkaBroker, TopicConfig
 from consumer.broker.groups import GroupReport
 from consumer.ledger.log_memory import TopicMemory, is_another
 from tests.contract.broker.conftest import Log, message
@@ -60,3 +62,18 @@ async def test_a_broker_that_is_too_old_to_have_ids_tells_the_rest(
     monkeypatch.setattr("consumer.broker.kafka.groups._TopicsByName.prepare", too_old)
     report = await filled(log, broker, log.group())
     assert (report.topic_id, report.ends, report.records) == (None, (5,), 5)
+
+
+# case: O6
+async def test_a_cluster_made_anew_at_the_same_address_is_another_without_a_restart(log: Log, broker: Broker) -> None:
+    """What it answers when it is looked whether it answers says which it is, and reaches all who use it."""
+    assert await broker.check()
+    first = broker.identity
+    assert isinstance(broker, KafkaBroker)
+    publisher = broker._publisher
+    assert publisher is not None
+    assert publisher.client is not None
+    publisher.client.cluster.update_metadata(SimpleNamespace(cluster_id="another", brokers=()))
+    assert (broker.identity, first) == ("Kafka another", (await log.open()).identity)
+    assert await broker.check()
+    assert broker.identity == first, "that was no answer of it"
