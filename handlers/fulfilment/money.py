@@ -10,7 +10,6 @@ from sqlalchemy import ColumnElement, func, select, update
 from consumer.plugin import Context, Event
 from handlers.findings import close_finding, open_finding
 from handlers.fulfilment import rules
-from handlers.fulfilment.options import Options
 from handlers.fulfilment.order import decimal
 from handlers.fulfilment.store import Change, apply
 from handlers.fulfilment.tables import FINDINGS, PAYMENTS, FulfilmentOrder, FulfilmentPayment
@@ -37,9 +36,7 @@ async def judge_payments(ctx: Context, event: Event, order_id: str, *heard_of: F
         ctx.request_read("order", order_id)
     most = largest(found.values())
     if order is not None and order["paid_amount"] != most:
-        options: Options = ctx.options
-        at = event.received_at
-        await apply(ctx, event, order_id, lambda one: rules.came_to(one, most, at, options.matching), invents=False)
+        await apply(ctx, event, order_id, lambda one: rules.came_to(one, most), invents=False)
 
 
 def largest(amounts: Collection[str | None]) -> str | None:

@@ -88,11 +88,9 @@ def registered(order: Order, registration: Registration, at: datetime, matching:
     return _requested_unless_held(known, at, matching)
 
 
-def came_to(order: Order, paid_amount: str | None, at: datetime, matching: Matching) -> Order:
-    """What the payments of an order came to. They prove nothing (case F38): only what is held for its amount, as one
-    payment alone was too small, is looked at again."""
-    known = order._replace(paid_amount=paid_amount)
-    return _requested_unless_held(known, at, matching) if known.hold is Hold.AMOUNT else known
+def came_to(order: Order, paid_amount: str | None) -> Order:
+    """What the payments of an order came to. They prove nothing, and hold nothing (case F38)."""
+    return order._replace(paid_amount=paid_amount)
 
 
 def is_held_as(order: Order, seen: str | None) -> bool:
@@ -134,18 +132,16 @@ def hold_for(order: Order, matching: Matching | None, *, sure: bool) -> Hold | N
 
 def amounts_differ(order: Order) -> bool:
     """Whether an amount was said that is not the expected one: 10 and 10.000000 are the same, and what is no decimal
-    is the same as nothing (case F21). An amount that nobody says is not waited on. Where the order says none, a payment
-    counts that is too small: a larger one may have the service fee in it."""
-    if order.expected_amount is None:
+    is the same as nothing (case F21). An amount that nobody says is not waited on."""
+    if order.expected_amount is None or order.amount is None:
         return False
-    if order.amount is None:
-        return is_underpaid(order)
     expected, said = decimal(order.expected_amount), decimal(order.amount)
     return expected is None or said is None or expected != said
 
 
 def is_underpaid(order: Order) -> bool:
-    """Whether no payment of an order that says no amount itself came to what is expected."""
+    """Whether no payment of an order that says no amount itself came to what is expected (case F21). A larger one may
+    have the service fee in it."""
     expected, came = decimal(order.expected_amount), decimal(order.paid_amount)
     return order.amount is None and expected is not None and came is not None and came < expected
 

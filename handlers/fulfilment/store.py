@@ -125,10 +125,10 @@ async def follow(ctx: Context, event: Event, order_id: str, change: Change, *, i
         ctx.emit(REQUESTED, f"order:{order_id}", data, once="order", is_history=is_history or None)
     if before.hold != after.hold:
         await _hold_changed(ctx, event, order_id, change)
-    elif amounts_differ(after) and not amounts_differ(before):
+    if _is_off(after) and not _is_off(before) and after.hold is not Hold.AMOUNT:
         seen = {"seen": LATE} if after.requested_at is not None else {}
         await _finding(ctx, "amount_mismatch", order_id, event.received_at, why_held(after) | seen)
-    elif amounts_differ(before) and not amounts_differ(after):
+    elif _is_off(before) and not _is_off(after) and before.hold is not Hold.AMOUNT:
         await close_finding(ctx, FINDINGS, "amount_mismatch", order_id, event.received_at)
     if change.became("paid_at") and change.may_be_orphan:
         # A payment seen before its order was paid makes the row first, so a fresh row has no such finding.
@@ -150,7 +150,7 @@ async def compare_again(ctx: Context, event: Event, order_id: str, order: Order)
     comes (see `register`): the row shows no change then (case F21)."""
     if order.requested_at is None and order.hold is not Hold.AMOUNT:
         return
-    if amounts_differ(order):
+    if _is_off(order):
         seen = {} if order.requested_at is None else {"seen": LATE}
         await _finding(ctx, "amount_mismatch", order_id, event.received_at, why_held(order) | seen)
     else:
@@ -184,6 +184,10 @@ async def _hold_changed(ctx: Context, event: Event, order_id: str, change: Chang
         await _finding(ctx, kind, order_id, at, why_held(change.after))
     if change.after.hold is not None and event.type not in ANSWERS and not ctx.is_history:
         ctx.request_read("order", order_id)  # an amount in a payload is a hint: a read may put it right (case U29)
+
+
+def _is_off(order: Order) -> bool:
+    return amounts_differ(order) or is_underpaid(order)
 
 
 async def _finding(ctx: Context, kind: str, subject: str, at: datetime, detail: dict[str, Any]) -> None:

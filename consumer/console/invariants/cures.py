@@ -28,7 +28,7 @@ CURES: Final[Mapping[str, tuple[str, str]]] = {
     "unknown_subscription_paid": ("a payment of a subscription that is not known here", RECONCILE),
     "after_end_unseen": ("a charge after the subscription's end, and no finding says so", LOST_ACCESS),
     "underpaid": ("the payment is smaller than what its order costs",
-                  "consumer explain order {subject} --application {application}"),
+                  "consumer find {subject} --application {application}"),
     # orders
     "paid_not_taken": ("the service shows this order PAID, and it is not paid here", RECONCILE),
     "paid_here_only": ("paid here, the service shows another status, and no finding says so",

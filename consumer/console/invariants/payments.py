@@ -70,7 +70,8 @@ def _of_paid_order(payment: Payment, order: BookedOrder, around: Around) -> tupl
     costs = order.order.expected_amount if order.order.amount is None else order.order.amount
     wanted = micro_of(decimal(costs))
     is_less = payment.micro is not None and wanted is not None and payment.micro < wanted
-    if not is_less or found not in (Class.FULFILLED, Class.LATE, Class.DUE) or _is_shown(order):
+    is_judged = order.order.amount is not None or order.order.paid_amount is not None
+    if not (is_less and is_judged) or found not in (Class.FULFILLED, Class.LATE, Class.DUE) or _is_shown(order):
         return found, None
     return found, "underpaid"
 
