@@ -15,10 +15,13 @@ from sqlalchemy import (
     FromClause,
     Table,
     bindparam,
+    false,
     literal_column,
+    or_,
     select,
     tuple_,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import Mapper
 
 from consumer.columns import insert_into
@@ -28,9 +31,7 @@ KEPT = 500
 
 _CURRENT = "pg_current_xact_id()::text::bigint"
 # xmin is the lower half of its transaction's number, which lies next to the current one.
-_IS_WRITTEN_HERE: ColumnElement[bool] = literal_column(
-    f"pg_xact_status(({_CURRENT} + (((xmin::text::bigint - {_CURRENT}) << 32) >> 32))::text::xid8) = 'in progress'"
-)
+_WROTE = f"pg_xact_status(({_CURRENT} + ((({{}}::text::bigint - {_CURRENT}) << 32) >> 32))::text::xid8) = 'in progress'"
 
 Sent = tuple[Executable, dict[str, Any]]
 """A statement, and the values it is sent with."""
@@ -52,18 +53,22 @@ def locking(table: FromClause, key: Mapping[str, Any]) -> Sent:
 
 
 def locking_these(mapper: Mapper[Any], names: Collection[str], keys: Collection[tuple[Any, ...]]) -> Executable:
-    """The keys of these rows of a model, each locked, in one order on every worker; behind each its attributes of these
-    names."""
+    """The keys of these rows of a model, each locked as an UPDATE of what is no key locks it, in one order on every
+    worker; behind each its attributes of these names."""
     key = mapper.primary_key
     attributes = [mapper.column_attrs[name].columns[0] for name in names]
     found = select(*key, *attributes).select_from(mapper.persist_selectable)
-    return found.where(tuple_(*key).in_(keys)).order_by(*key).with_for_update()
+    return found.where(tuple_(*key).in_(keys)).order_by(*key).with_for_update(key_share=True)
 
 
 def written_here(mapper: Mapper[Any], key: tuple[Any, ...]) -> Executable:
     """Whether this transaction, or a savepoint of it, wrote the row of a model as it is now; PostgreSQL's alone. What
-    can be seen of one that is in progress is one's own."""
-    found = select(_IS_WRITTEN_HERE).select_from(mapper.persist_selectable)
+    can be seen of one that is in progress is one's own. Of a view nobody can tell."""
+    quoted = postgresql.dialect().identifier_preparer.format_table  # type: ignore[no-untyped-call]  # it has no types
+    wrote: list[ColumnElement[bool]] = [
+        literal_column(_WROTE.format(f"{quoted(one)}.xmin")) for one in mapper.tables if isinstance(one, Table)
+    ]
+    found = select(or_(false(), *wrote)).select_from(mapper.persist_selectable)
     return found.where(tuple_(*mapper.primary_key).in_([key]))
 
 

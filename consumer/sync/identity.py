@@ -24,7 +24,8 @@ from consumer.telemetry.logs import Condition
 
 # The service shows none of the application record's fields: where its own id may be.
 ID_PLACES: Final = ("/id", "/app_id", "/application_id", "/application/id", "/data/id")
-VOUCHED_S: Final = 5.0
+VOUCHED_S: Final = 15.0
+ASKED_WITHIN_S: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,8 @@ class Identity:
 
     async def vouch(self) -> None:
         """What was read just now is ours, as far as the service says whom it answers for. It is asked again when it was
-        not in VOUCHED_S. That it does not say so proves nothing. Raises WrongApplication, LedgerError."""
+        not in VOUCHED_S. That it does not say so in time proves nothing, neither way, as everything waits meanwhile.
+        Raises WrongApplication, LedgerError."""
         async with self._looking:
             if self._app.clock.monotonic() - self._looked_s >= VOUCHED_S:
                 self._looked(await self._found_wrong())
@@ -89,11 +91,13 @@ class Identity:
         if (await self._app.kept(Owner)).service_id is None:
             return None
         try:
-            await self.check(remember=False)
+            async with asyncio.timeout(ASKED_WITHIN_S):
+                await self.check(remember=False)
         except WrongApplication as error:
             return error
-        except PaymentsError as error:
+        except (PaymentsError, TimeoutError) as error:
             self._unread.lasts(error)
+            return self._wrong
         return None
 
     async def _held_as(self, known: Owner) -> str | None:

@@ -208,6 +208,23 @@ async def test_a_partition_that_takes_nothing_holds_up_its_own_reads(world: Worl
     assert len(await answers(world)) == count - 1, "none twice"
 
 
+# case: G5, O9, U30
+async def test_that_there_is_no_such_order_is_told_when_its_partition_takes_records_again(world: World) -> None:
+    """It counted as told: who asked waited for ever, or shipped a test event when its time was over."""
+    away(world, b"default/order:A1")
+    world.service.failing["/v1/orders/lookup?A1"] = 404
+    world.service.records["/v1/orders/lookup?A2"] = paid(2)
+    for name in ("A1", "A2"):
+        await ask(world, "order", name)
+    stage = refresh(world)
+    await stage.once()
+    assert [event.type for event in await answers(world)] == ["order.observed"]
+    away(world)
+    world.clock.advance(3600)
+    await stage.once()
+    assert sorted(event.type for event in await answers(world)) == ["order.observed", "order.unreadable"]
+
+
 # case: G5, O9, I30
 async def test_beside_a_record_that_is_too_large_a_partition_that_takes_nothing_is_tried_once(world: World) -> None:
     away(world, b"default/order:A1", b"default/order:A2")

@@ -44,7 +44,12 @@ async def test_neither_listed_events_nor_reads_of_it_are_told(world: World) -> N
     for read in (walk, one.refresh.once):
         with pytest.raises(WrongApplication):
             await read()
+    world.service.failing[WHO] = 503  # what was proved stays so until it is answered otherwise
+    world.clock.advance(VOUCHED_S)
+    with pytest.raises(WrongApplication):
+        await walk()
     assert await told(world) == set()
+    del world.service.failing[WHO]
     answers_for(world, "svc_app_ours", ours)
     world.clock.advance(VOUCHED_S)
     await walk()

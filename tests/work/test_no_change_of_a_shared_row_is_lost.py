@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import JSON, Column, Float, Integer, Numeric, String, Table
+from sqlalchemy import JSON, Column, Float, ForeignKeyConstraint, Integer, Numeric, String, Table
 from sqlmodel import Field, SQLModel
 
 from consumer.broker import Broker
@@ -40,6 +40,18 @@ class SharedTotal(SQLModel, table=True):
     mean: float | None = Field(default=float("nan"), sa_column=Column(Float))
     names: Any = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     at: datetime = Field(default=AT, sa_column=Column(UtcDateTime, nullable=False))
+
+
+class SharedLine(SQLModel, table=True):
+    """A sale of that day."""
+
+    __tablename__ = "shared_line"
+    __table_args__ = (ForeignKeyConstraint(["application", "day"], ["shared_total.application", "shared_total.day"]),)
+    __table__: ClassVar[Table]
+
+    number: int = Field(sa_column=Column(Integer, primary_key=True))
+    application: str = Field(default="default", sa_column=Column(String(64), nullable=False))
+    day: str = Field(default="today", sa_column=Column(String(10), nullable=False))
 
 
 @pytest.fixture
@@ -164,6 +176,32 @@ async def test_what_its_own_statement_changed_meanwhile_is_nobodys_change_either
         row.sum = 2.0
     found = await total(tables)
     assert (found.orders, found.sum) == (5, 2.0)
+
+
+@at_once
+async def test_a_row_that_others_name_is_locked_no_more_than_its_update_locks_it(tables: Database) -> None:
+    """Two workers that insert a line of a day each, and then count it, would wait for each other for ever."""
+    async with tables.engine.begin() as connection:
+        await connection.run_sync(SharedLine.__table__.create)
+    try:
+        async with tables.transaction() as session, tables.transaction() as other:
+            for one in (session, other):
+                one.add(SharedLine(number=1 + (one is other)))
+                await one.flush()
+            count(await session.get_one(SharedTotal, KEY))
+            await session.flush()
+    finally:
+        async with tables.engine.begin() as connection:
+            await connection.run_sync(SharedLine.__table__.drop)
+    assert (await total(tables)).orders == 1
+
+
+@at_once
+async def test_who_reckons_in_the_database_waits_and_does_not_come_again(tables: Database) -> None:
+    def count_there(row: SharedTotal) -> None:
+        row.orders = SharedTotal.__table__.c.orders + 1  # type: ignore[assignment]  # SQLAlchemy takes it
+
+    assert (await both(tables, count_there, count)).orders == 2
 
 
 # case: G2, I23

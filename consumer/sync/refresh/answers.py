@@ -130,7 +130,8 @@ class Answers:
             )
 
     async def _tell(self, row: ReadRow, version: int, error: PaymentsError) -> bool:
-        """Tell who asked that the service shows no such object; whether that is told, now or before.
+        """Tell who asked that the service shows no such object; whether that is told, now or before: not where its
+        partition takes nothing for now.
 
         Published first, then marked: after a crash in between it is told again, in a newer version.
         """
@@ -151,7 +152,8 @@ class Answers:
             said={"code": error.service_code, "request_id": error.request_id},
             traceparent=row.traceparent,
         )
-        await self._publisher.publish([answer])
+        if (await self._publisher.publish([answer])).ids:
+            return False
         self._app.metrics.reads_unreadable.labels(self._app.name).inc()
         return True
 

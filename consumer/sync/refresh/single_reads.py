@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from consumer.ledger.reading.observation import ObjectKind, Observation, shape
-from consumer.ledger.tables import ReadRow
+from consumer.ledger.tables import TOLD, ReadRow
 from consumer.payments import (
     CheckoutSession,
     NotShown,
@@ -67,7 +67,7 @@ class SingleReads:
             record = await self._read(row)
         except PaymentsError as error:
             if not self._cooldown.take(error):
-                if isinstance(error, NotShown):
+                if isinstance(error, NotShown) and row.code != TOLD:  # else it has come before
                     await self._tell_beside(row, version, error.record)
                 await self._answers.failed(row, version, error)
             return

@@ -33,6 +33,10 @@ CANCEL_GRACE_S = 2.0
 CANCEL_AGAIN_S = 1.0
 CANCELS_MOST = 5
 """Of a transactional handler: who has heeded none of them when the next is due is given up."""
+CANCELLED = (
+    "the handler raised CancelledError: it waited for what was cancelled "
+    "(a task that several calls share is begun with context=contextvars.Context())"
+)
 BREATH_S = 0.05
 ABANDONED_MAX = 100
 
@@ -279,7 +283,7 @@ async def _guarded(handler: Handler, function: Callable[..., Awaitable[object]],
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        return failed(HandlerCrashed("the handler raised CancelledError"), home_of(handler.function))
+        return failed(HandlerCrashed(CANCELLED), home_of(handler.function))
     except BaseException as error:  # noqa: BLE001 - sys.exit() and the like must not end the worker
         about = [given[0]] if isinstance(given[0], Event) else [event for event, _ in given[0]]
         return failed(error, home_of(handler.function), about=about)

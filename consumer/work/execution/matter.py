@@ -115,7 +115,10 @@ class Matter:
                 await asyncio.wait(alive)
 
     def _alive(self) -> set[asyncio.Future[Any]]:
-        return {one for one in self.left if not one.done() and not self._is_wanted(one)}
+        """Without what is wanted elsewhere, and what waits for that: to cancel who waits cancels what he waits for."""
+        alive = {one for one in self.left if not one.done()}
+        wanted = {one for one in alive if self._is_wanted(one)}
+        return alive - wanted - {waiting for one in wanted for waiting in _awaiting(one, self.left)}
 
     def _is_wanted(self, what: asyncio.Future[Any]) -> bool:
         return any(isinstance(one, asyncio.Task) and one not in self.left for one in _awaiting(what, self.left))

@@ -199,12 +199,15 @@ async def of_a_group(token: asyncio.Future[str]) -> str:
 # case: H3
 @pytest.mark.parametrize("wait", [awaited, shielded, gathered, limited, looked_at, of_a_group])
 @pytest.mark.parametrize(("end", "timeout_s"), [(refused, PATIENCE_S), (late, SOON_S)])
+@pytest.mark.parametrize("waits_too", [False, True])
 async def test_what_another_call_waits_for_is_not_cancelled(
     executor: Executor,
     end: Callable[[], Coroutine[Any, Any, None]],
     timeout_s: float,
     wait: Callable[[asyncio.Future[str]], Coroutine[Any, Any, str]],
+    waits_too: bool,
 ) -> None:
+    """`waits_too`: so does what the failed one left behind, whose cancellation would be its."""
     asked, waited_for, answered = list[asyncio.Task[str]](), threading.Event(), threading.Event()
 
     async def answer() -> str:
@@ -218,6 +221,8 @@ async def test_what_another_call_waits_for_is_not_cancelled(
 
     async def ship(event: Event, ctx: Context) -> None:
         asked.append(asyncio.create_task(fetch()))
+        if waits_too:
+            asked.append(asyncio.create_task(awaited(asked[0])))
         await eventually(waited_for.is_set)
         await end()
 
