@@ -150,5 +150,10 @@ STORAGE: tuple[Drill, ...] = (
         strike=lambda scene: scene.restart("sync", CONSUMER_TOPIC_PREFIX="elsewhere"),
         cure=lambda scene: scene.as_before("sync"),
     ),
+    drill(
+        "sync uses another log", "LogsDiffer",
+        strike=lambda scene: scene.restart("sync", CONSUMER_BROKER_URL=f"embedded:{scene.found.folder}/elsewhere.db"),
+        cure=lambda scene: scene.as_before("sync"),
+    ),
     drill("the archives cannot be written", "ArchiveFailing", strike=_fill_archive, cure=_mend_archive),
 )  # fmt: skip
