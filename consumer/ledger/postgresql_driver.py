@@ -115,6 +115,8 @@ class Driver:
         except OSError:
             raise  # one of a certificate is a ValueError, too
         except ValueError as error:
+            if isinstance(error.__context__, OSError):
+                raise  # nor has it a file of one that cannot be read
             raise SettingsError(["CONSUMER_DATABASE_URL: asyncpg cannot use it, or a PG… variable"]) from error
 
     async def _connect_to_any(self, *where: Any, **options: Any) -> Any:
