@@ -28,6 +28,8 @@ from consumer.plugin.statements import locking_these, written_here
 AGAIN_S: Final = 0.2
 LOCKED_AT_ONCE: Final = 5_000
 """Only within so many do two workers take rows in one order for certain."""
+PARAMETERS_MAX: Final = 32_767
+"""Of one statement of PostgreSQL's."""
 _HELD: Final = "rows_held"
 _COMPARED: Final = (str, bytes, int, float, Decimal, date, time, timedelta, UUID, Enum, NoneType)
 """What stays as it was read until another is set: a list may have been changed in place, since nobody knows when."""
@@ -138,8 +140,9 @@ def see_to_rows(session: Session, *_: object) -> None:
     changed = [row for row in session.dirty if session.is_modified(row, include_collections=False)]
     states = [sqlalchemy_inspect(row) for row in (*changed, *session.deleted)]
     for mapper, same in _by_model(state for state in states if state.key not in held).items():
-        for begin in range(0, len(same), LOCKED_AT_ONCE):
-            _lock(session, mapper, same[begin : begin + LOCKED_AT_ONCE])
+        at_once = min(LOCKED_AT_ONCE, PARAMETERS_MAX // len(mapper.primary_key))
+        for begin in range(0, len(same), at_once):
+            _lock(session, mapper, same[begin : begin + at_once])
     held.update(state.key for state in states)
 
 

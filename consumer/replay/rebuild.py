@@ -146,7 +146,8 @@ class Rebuild:
             )  # fmt: skip
 
     async def handle(self, session: AsyncSession, step: Step, event: Event, handler: Handler) -> Context:
-        """The handler once more, as it was called then."""
+        """The handler once more, as it was called then: without objects that another call loaded."""
+        session.expunge_all()
         ctx = Context(
             application=step.application,
             handler=handler,

@@ -171,7 +171,7 @@ def _hint(scheme: str) -> str:
 
 
 def checked_broker_url(value: str) -> str:
-    """`embedded:PATH` or `kafka://host:port,...` without credentials."""
+    """`embedded:PATH` or `kafka://host:port,...` without credentials, with the port of each server."""
     if value.startswith("embedded:"):
         if not value.removeprefix("embedded:").strip("/"):
             raise ValueError("the embedded log needs a file: 'embedded:data/log.db'")
@@ -180,9 +180,10 @@ def checked_broker_url(value: str) -> str:
         raise ValueError("must be 'embedded:PATH' or 'kafka://host:9092,host:9092'")
     if "@" in value:
         raise ValueError("must not hold credentials: use CONSUMER_KAFKA_SASL_USERNAME and _PASSWORD")
-    if not servers(value) or not all(_SERVER.match(server) for server in servers(value)):
+    listed = servers(value)
+    if not listed or not all(_SERVER.match(one) and 0 < int(one.rpartition(":")[2]) < 65_536 for one in listed):
         raise ValueError("must name its servers: 'kafka://host:9092,host:9092'")
-    return value
+    return f"kafka://{','.join(listed)}"
 
 
 def servers(broker_url: str) -> tuple[str, ...]:

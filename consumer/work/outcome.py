@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final
 
 from consumer.document import storable
 from consumer.errors import (
@@ -30,6 +31,10 @@ LOOKED_AT_MAX_CHARS, NAMES_MAX = 16 * 1024, 500
 CODE_MAX_CHARS = 60
 TRACE_MAX_CHARS = 1200
 FRAMES_IN_FINGERPRINT = 3
+DEADLOCK: Final = "40P01"
+GAVE_WAY: Final = "handler_gave_way"
+GAVE_WAY_S: Final = 0.2
+DEADLOCKED: Final = "a deadlock: this transaction and another one waited for each other's rows"
 IN_GROUP_MAX = 100
 _NAME = type.__dict__["__name__"]
 
@@ -124,6 +129,12 @@ def has_timed_out(outcome: Outcome) -> bool:
     return isinstance(outcome, Failed) and outcome.failure.code == HandlerTimeout.code
 
 
+def has_given_way(outcome: Outcome) -> bool:
+    """Whether PostgreSQL ended its statement so that another transaction could go on: a deadlock. What its own
+    transaction holds, it holds on to, so in there the next meets the same."""
+    return isinstance(outcome, Failed) and outcome.failure.code == GAVE_WAY
+
+
 def _trace(error: BaseException, home: Home | None) -> str | None:
     """The author's lines, or where the handler begins when it came through none of them; no values."""
     if home is None:
@@ -142,6 +153,8 @@ def _failure(error: BaseException, customers: Collection[str]) -> Failure:
             return Failure(_code(error), _clean(error.message, customers), permanent=True)
         case ConsumerError():
             return Failure(_code(error), _clean(error.message, customers), unreachable=is_unreachable(error))
+        case Exception() if getattr(getattr(error, "orig", None), "sqlstate", None) == DEADLOCK:
+            return Failure(GAVE_WAY, DEADLOCKED, after_s=GAVE_WAY_S)
         case Exception():
             reason = _clean(f"{type_name(error)}: {error}", customers)
             return Failure("handler_failed", reason, unreachable=is_unreachable(error))

@@ -387,6 +387,9 @@ def test_variables_kubernetes_makes_for_services_are_no_problem() -> None:
 def test_kafka_servers_and_their_protection_are_checked_together(tmp_path: Path) -> None:
     base = {"CONSUMER_BROKER_URL": "kafka://a:1,b,[::1]:9"}
     assert load_settings(base, Role.WORK).kafka_servers == ("a:1", "b:9092", "[::1]:9")
+    for said, opened in (("kafka://b", "kafka://b:9092"), ("kafka://a:1,[::1],/", "kafka://a:1,[::1]:9092")):
+        assert load_settings({"CONSUMER_BROKER_URL": said}, Role.WORK).broker_url == opened
+    assert "must name its servers" in problems({"CONSUMER_BROKER_URL": "kafka://a:65536"})[0]
     assert problems({**base, "CONSUMER_KAFKA_SECURITY_PROTOCOL": "SASL_SSL"}) == [
         "CONSUMER_KAFKA_SASL_USERNAME: missing; CONSUMER_KAFKA_SECURITY_PROTOCOL=SASL_SSL needs it",
         "CONSUMER_KAFKA_SASL_PASSWORD: missing; CONSUMER_KAFKA_SECURITY_PROTOCOL=SASL_SSL needs it",

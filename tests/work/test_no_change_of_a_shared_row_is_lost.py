@@ -5,19 +5,22 @@ On SQLite the transactions take turns; on PostgreSQL two workers read the same r
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import JSON, Column, Float, ForeignKeyConstraint, Integer, Numeric, String, Table
+from sqlalchemy import JSON, Column, Float, ForeignKeyConstraint, Integer, Numeric, String, Table, func, select, text
 from sqlmodel import Field, SQLModel
 
 from consumer.broker import Broker
 from consumer.ledger import Database
-from consumer.plugin import Context, Event, RetryLater, UtcDateTime, handles
+from consumer.ledger.tables import RunRow
+from consumer.plugin import Context, Event, Reject, RetryLater, UtcDateTime, declared, handles
 from consumer.plugin.session import AGAIN_S
+from tests.support.handling.live import Live
 from tests.support.ports import eventually
 from tests.work.workshop import Workshop, order_paid
 
@@ -216,3 +219,55 @@ async def test_workers_count_every_order(tables: Database, broker: Broker) -> No
     async with shop.working(), shop.working():
         await eventually(lambda: shop.count("count", "succeeded", EVENTS), within_s=60)
     assert (await total(tables)).orders == EVENTS
+
+
+# case: G2, I23
+@at_once
+@pytest.mark.parametrize("was_apart", [False, True], ids=["together", "apart"])
+async def test_who_gives_way_in_a_deadlock_comes_again_at_no_attempts_cost(was_apart: bool, tables: Database) -> None:
+    """One event has a row, the next waits for another's, who asks for the first. Behind a savepoint the first stays
+    locked: each later event met the same, a second each, and with one attempt it was dead."""
+    has_the_first, is_waited_for = asyncio.Event(), asyncio.Event()
+
+    @handles("order.paid", transactional=True, attempts=1, name="test:counts")
+    async def counts(event: Event, ctx: Context) -> None:
+        if event.id == "evt_refused":
+            raise Reject("never")
+        if event.id == "evt_2":
+            await is_waited_for.wait()
+        count(await ctx.session.get_one(SharedTotal, ("default", str(event.order_id))))
+        await ctx.session.flush()
+        has_the_first.set()
+
+    async with tables.transaction() as session:
+        session.add_all([SharedTotal(application="default", day=f"order-{number}") for number in (1, 2)])
+    handler = declared(counts)
+    assert handler is not None
+    shop = Live(tables, {}, application="default", more=[handler])
+    if was_apart:
+        await shop.arrive(order_paid("refused"))
+    async with tables.engine.connect() as other:
+        await other.execute(text("SET deadlock_timeout = '60s'"))  # so it is not the other one that gives way
+        await other.execute(text("UPDATE shared_total SET orders = orders + 1 WHERE day = 'order-2'"))
+        taking = asyncio.ensure_future(shop.arrive(order_paid(1), order_paid(2)))
+        await asyncio.wait_for(has_the_first.wait(), 30)
+        asking = text("UPDATE shared_total SET orders = orders + 1 WHERE day = 'order-1'")
+        waiting = asyncio.ensure_future(other.execute(asking))
+        await eventually(lambda: somebody_waits(tables))
+        is_waited_for.set()
+        await waiting
+        await other.commit()
+        await other.execute(text("RESET deadlock_timeout"))
+        await taking
+    await shop.pass_time(1)
+    async with tables.reading() as session:
+        found = (await session.execute(select(RunRow.__table__.c.event_id, RunRow.__table__.c.status))).all()
+        assert {event_id for event_id, status in found if status != "succeeded"} == ({"evt_refused"} & {*dict(found)})
+        counted = select(func.sum(SharedTotal.__table__.c.orders))
+        assert (await session.execute(counted)).scalar() == 4
+
+
+async def somebody_waits(database: Database) -> bool:
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with database.engine.connect() as connection:
+        return bool((await connection.execute(text(waiting))).scalar())

@@ -43,6 +43,8 @@ class Trier:
     ) -> Sequence[Tried]:
         """A first attempt under the plan for each of the events, many of them together; `isolated`: one, in a savepoint
         of its own."""
+        await session.flush()
+        session.expunge_all()  # as for a worker, a handler finds none of another one's objects
         now: datetime = self._contexts.clock.now()
         batch = [
             (event, self._contexts.make(handler, event, attempt=1, plan=plan, session=session)) for event in events

@@ -19,8 +19,10 @@ async def in_savepoint(
     *,
     limit_s: float | None = None,
 ) -> Outcome:
-    """Run a transactional handler so that a failure undoes its own writes and nothing else; `limit_s` as there."""
+    """Run a transactional handler so that a failure undoes its own writes and nothing else; `limit_s` as there. It
+    finds the rows that others of this transaction wrote, and none of their objects."""
     await session.flush()
+    session.expunge_all()
     savepoint = await session.begin_nested()
     outcome = await executor.transactional(handler, event, ctx, limit_s=limit_s)
     if not isinstance(outcome, Failed):

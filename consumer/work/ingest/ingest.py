@@ -58,7 +58,7 @@ from consumer.work.ingest.replayed import Replayed
 from consumer.work.ingest.rolling_deploy import RollingDeploy
 from consumer.work.ingest.slow_handlers import SlowHandlers
 from consumer.work.ingest.waves import Call, Waves
-from consumer.work.outcome import Failed, Outcome, Succeeded, has_timed_out
+from consumer.work.outcome import Failed, Outcome, Succeeded, has_given_way, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.transition import attempt_row, transition_after
 from consumer.work.unit_of_work import Incoming, UnitOfWork, finished, skipped, waiting
@@ -78,6 +78,11 @@ class Way(Enum):
 
 class _Disturbed(Exception):
     """A handler failed while the batch shared one transaction without savepoints."""
+
+
+class _GaveWay(Exception):
+    """A handler failed by a deadlock. What the events before it hold is held on to, savepoint or not: the transaction
+    has to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +201,8 @@ class Ingest:
             return await self._store([incoming], [], self._apart)
         except LedgerError:
             raise
+        except _GaveWay:
+            _log.debug("event_gave_way")
         except Exception:  # noqa: BLE001 - nobody knows by whom: each handler is tried in a transaction of its own
             with on_the_way_of(event):
                 _log.exception("event_breaks_its_transaction", application=event.application)
@@ -396,6 +403,8 @@ class Ingest:
         limit_s = self._slow_handlers.limit_s
         with on_the_way_of(event):
             outcome = await in_savepoint(session, self._executor, handler, event, ctx, limit_s=limit_s)
+        if has_given_way(outcome):
+            raise _GaveWay
         self._remember(outcome, [call])
         if not isinstance(outcome, Failed):
             unit.take_from(ctx, handler, event, call.incoming.plan)
@@ -423,12 +432,14 @@ def _calls(registry: Registry, fresh: Sequence[Incoming], new: Mapping[EventKey,
 
 
 async def _holds(session: AsyncSession) -> bool:
-    """Whether the database takes what a handler added and has not sent: what it refuses is no fault of the ledger."""
+    """Whether the database takes what a handler added and has not sent: what it refuses is no fault of the ledger. The
+    next one finds no object of its: of a loaded collection nobody knows what others changed since."""
     if session.new or session.dirty or session.deleted:
         try:
             await session.flush()
         except Exception:  # noqa: BLE001 - apart, its handler has failed; an outage is found there, too
             return False
+    session.expunge_all()
     return True
 
 

@@ -197,6 +197,9 @@ class Broken:
         """As a session does."""
         self.did.append("flush")
 
+    def expunge_all(self) -> None:
+        """Nothing was loaded."""
+
     async def begin_nested(self) -> Broken:
         """As a session does: here it is the savepoint as well."""
         self.did.append("savepoint")

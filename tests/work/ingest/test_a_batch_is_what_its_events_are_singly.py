@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import ForeignKey, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from consumer.broker import Broker
 from consumer.errors import HandlerInvalid
@@ -195,3 +196,73 @@ def test_what_cannot_be_is_refused() -> None:
         handles("order.paid", transactional=True)(many)  # type: ignore[arg-type]  # what it is about
     with pytest.raises(HandlerInvalid, match="for projections"):
         handles("order.paid", batch=True)(many)  # type: ignore[call-overload]  # what it is about
+
+
+KEPT = 3
+ORDERS = 12
+
+
+class Tickets(DeclarativeBase):
+    """Tables of a plugin's own."""
+
+
+class Customer(Tickets):
+    """Whose tickets."""
+
+    __tablename__ = "odd_customer"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    tickets: Mapped[list[Ticket]] = relationship(
+        back_populates="customer", cascade="all, delete-orphan", lazy="selectin", order_by="Ticket.number"
+    )
+
+
+class Ticket(Tickets):
+    """One of the newest KEPT."""
+
+    __tablename__ = "odd_ticket"
+
+    number: Mapped[int] = mapped_column(primary_key=True)
+    customer_id: Mapped[int] = mapped_column(ForeignKey("odd_customer.id"))
+    customer: Mapped[Customer] = relationship(back_populates="tickets")
+
+
+@pytest.fixture
+async def tables(database: Database) -> AsyncIterator[Database]:
+    """A ledger with those tables, and a customer."""
+    async with database.engine.begin() as connection:
+        await connection.run_sync(Tickets.metadata.create_all)
+    async with database.transaction() as session:
+        session.add(Customer(id=1))
+    yield database
+    async with database.engine.begin() as connection:
+        await connection.run_sync(Tickets.metadata.drop_all)
+
+
+# case: G2
+@pytest.mark.parametrize("way", ["singly", "together", "apart"])
+async def test_a_batch_leaves_what_its_events_leave_singly(way: str, tables: Database) -> None:
+    """51 tickets stood where 35 were wanted: what was deleted stayed in the collection that the next event found."""
+
+    @handles("order.paid", transactional=True, attempts=1, name="test:keeps_the_newest")
+    async def keeps_the_newest(event: Event, ctx: Context) -> None:
+        if event.id == "evt_refused":
+            raise Reject("never")
+        number = int(str(event.order_id).removeprefix("order-"))
+        customer = await ctx.session.get_one(Customer, 1)
+        customer.tickets.append(Ticket(number=number))
+        if len(customer.tickets) > KEPT:
+            await ctx.session.delete(customer.tickets[0])
+
+    shop = live(tables, keeps_the_newest)
+    orders = [order_paid(number) for number in range(ORDERS)]
+    if way == "singly":
+        for order in orders:
+            await shop.arrive(order)
+    else:
+        await shop.arrive(*orders, *([order_paid("refused", "order-refused")] if way == "apart" else []))
+    left = {name: state for name, (state, _) in (await states(tables)).items() if state != "succeeded"}
+    assert left == ({"evt_refused": "dead"} if way == "apart" else {})
+    async with tables.reading() as session:
+        found = (await session.execute(select(Ticket.number).order_by(Ticket.number))).scalars().all()
+    assert list(found) == list(range(ORDERS - KEPT, ORDERS))

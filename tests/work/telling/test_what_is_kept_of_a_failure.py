@@ -11,6 +11,7 @@ from pathlib import Path
 from types import CodeType
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from consumer.errors import HandlerInvalid, HandlerMisuse, HandlerTimeout
 from consumer.payments import OrderAlreadyPaid, ServiceUnreachable
@@ -18,7 +19,16 @@ from consumer.plugin import Reject, RetryLater
 from consumer.plugin.handler import LONGEST_S
 from consumer.retry import Failure
 from consumer.telemetry.redaction import NAMED_MIN_CHARS, without
-from consumer.work.outcome import CODE_MAX_CHARS, REASON_MAX_CHARS, Succeeded, failed, has_timed_out
+from consumer.work.outcome import (
+    CODE_MAX_CHARS,
+    DEADLOCKED,
+    GAVE_WAY,
+    GAVE_WAY_S,
+    REASON_MAX_CHARS,
+    Succeeded,
+    failed,
+    has_timed_out,
+)
 from consumer.work.place import (
     FILE_MAX_CHARS,
     FUNCTION_MAX_CHARS,
@@ -45,6 +55,12 @@ class Named(RetryLater):
     code = "c" * (CODE_MAX_CHARS + 1)
 
 
+class Deadlock(Exception):
+    """As the driver tells one."""
+
+    sqlstate = "40P01"
+
+
 FAILURES: list[tuple[BaseException, Failure]] = [
     (RetryLater(30, "not yet"), Failure("retry_later", "not yet", after_s=30.0)),
     (Reject("no such thing"), Failure("rejected", "no such thing", permanent=True)),
@@ -54,6 +70,7 @@ FAILURES: list[tuple[BaseException, Failure]] = [
     (OrderAlreadyPaid("paid"), Failure(OrderAlreadyPaid.code, "paid")),
     (ValueError("bad\namount\0"), Failure("handler_failed", "ValueError: bad amount\ufffd")),
     (ConnectionResetError("gone"), Failure("handler_failed", "ConnectionResetError: gone", unreachable=True)),
+    (DBAPIError("UPDATE t", {}, Deadlock()), Failure(GAVE_WAY, DEADLOCKED, after_s=GAVE_WAY_S)),
     (SystemExit(3), Failure("handler_crashed", "the handler raised SystemExit")),
 ]
 AWAY = Failure("handler_failed", "ConnectionResetError: gone", unreachable=True)
