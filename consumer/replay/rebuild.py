@@ -9,6 +9,8 @@ handled, and what they emitted then is a fact:
 - a run whose handler notes its changes and noted none changes nothing now: a clock that was off has put it in the
   wrong place; one from before the trail begins is refused, as nobody knows what it changed, and so is one from
   after it ends that told others of a change;
+- a word whose speaker wrote at once comes before its runs, whatever the clocks said: what they did they did by what
+  was written, and mostly noted nothing;
 - an order whose fulfilment was requested by a run is requested after it;
 - anything else that is emitted now and was not then, or the other way round, is a difference: all is undone.
 """
@@ -44,7 +46,8 @@ PORTION: Final = 20
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """A run that succeeded, or (without a handler) a word whose speaker wrote at once: what was `said`. `place` is its
-    number among all changes, None for a run that noted none. `emitted`: what it was the first to emit."""
+    number among all changes, None for a run that noted none. `behind`: the place of the word that such a run takes.
+    `emitted`: what it was the first to emit."""
 
     application: str
     event_id: str
@@ -53,6 +56,7 @@ class Step:
     seq: int = 0
     plan: str | None = None
     place: int | None = None
+    behind: int | None = None
     emitted: Sequence[Emission] = ()
     said: Event | None = None
 
@@ -130,20 +134,30 @@ class Rebuild:
         await past.require_bodies(session, application, names)
         play = _Play(session, self, noted=await past.noted_between(session, application, names))
         async with self._database.reading() as beside:
-            ran = self._ran(past.handled(beside, application, names, noted=True), application)
+            ran = self._ran(beside, past.handled(beside, application, names, noted=True), application)
             spoken = _spoken(past.spoken(beside, application, self._at_once), application)
-            others = self._ran(past.handled(beside, application, names, noted=False), application)
+            others = self._ran(beside, past.handled(beside, application, names, noted=False), application)
             async for some in _with_bodies_together(in_order(_by_place(ran, spoken), others)):
                 bodies = await events.load(session, [(application, one.event_id) for one in some])
                 await play.all(some, {event_id: event for (_, event_id), event in bodies.items()})
         await play.told.close()
 
-    async def _ran(self, runs: AsyncIterator[past.Handled], application: str) -> AsyncIterator[Step]:
+    async def _ran(
+        self, session: AsyncSession, runs: AsyncIterator[past.Handled], application: str
+    ) -> AsyncIterator[Step]:
         async for one in runs:
+            behind = await self._word_of(session, one, application) if one.place is None else None
             yield Step(
                 application=application, event_id=one.event_id, handler=self._handlers[one.handler], at=one.at,
-                seq=one.seq, plan=one.plan, place=one.place, emitted=one.emitted,
+                seq=one.seq, plan=one.plan, place=one.place, behind=behind, emitted=one.emitted,
             )  # fmt: skip
+
+    async def _word_of(self, session: AsyncSession, run: past.Handled, application: str) -> int | None:
+        """The place of the word that a run takes, if its speaker wrote at once, and what was said is known."""
+        if not any(self._handlers[run.handler].wants(word) for word, _ in self._at_once):
+            return None
+        words = _spoken(past.spoken(session, application, self._at_once, subject=run.key), application)
+        return next((word.place for word in [one async for one in words] if word.event_id == run.event_id), None)
 
     async def handle(self, session: AsyncSession, step: Step, event: Event, handler: Handler) -> Context:
         """The handler once more, as it was called then: without objects that another call loaded."""
@@ -278,12 +292,16 @@ async def _spoken(notes: AsyncIterator[past.Note], application: str) -> AsyncIte
 
 async def in_order(noted: AsyncIterator[Step], others: AsyncIterator[Step]) -> AsyncIterator[Step]:
     """As they were handled. Of two changes their places decide, which no clock has a say in; what changed nothing
-    goes by its time, and of the same time by arrival. `noted` come by their places, `others` by their time."""
+    goes by its time, and of the same time by arrival. A run waits for its word, and what is later than it waits with
+    it: the clock that says it is time was ahead. `noted` come by their places, `others` by their time."""
     latest: datetime | None = None
     waiting = await anext(others, None)
     async for step in noted:
         latest = step.at if latest is None else max(latest, step.at)
         while waiting is not None and (waiting.at, waiting.seq) < (latest, step.seq):
+            if waiting.behind is not None and waiting.behind >= (step.place or 0):
+                latest = waiting.at
+                break
             yield waiting
             waiting = await anext(others, None)
         yield step

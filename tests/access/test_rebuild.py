@@ -300,6 +300,65 @@ async def test_a_checkout_counts_from_when_it_was_registered(sqlite_ledger: Data
         await same_after_rebuild(live)
 
 
+PAID_LITTLE = {"order_id": "A1", "amount": "1"}
+OF_ITS_SESSION = {"session_id": "s1", "amount": "10"}
+SHOWN_PAID = observed("order:A1", 1, {"id": "so1", "order_id": "A1", "status": "PAID"})
+
+
+@pytest.mark.parametrize(
+    ("paid", "mode", "told"),
+    [
+        (PAID_LITTLE, "payment", [("amount_mismatch", True)]),
+        (OF_ITS_SESSION, "payment", [("orphan_payment", False)]),
+        (OF_ITS_SESSION, "subscription", [("orphan_payment", False)]),
+        (None, "payment", []),
+    ],
+    ids=["an amount", "an order's payment", "a subscription's payment", "its first order"],
+)
+@pytest.mark.parametrize("ahead", ["who registers", "another worker"])
+async def test_what_a_registration_led_to_is_done_again_behind_it(
+    database: Database, paid: dict[str, Any] | None, mode: str, told: list[Any], ahead: str
+) -> None:
+    """Whoever's clock is ahead: its run notes nothing where what it found was written beside its word."""
+    # case: G9, B33, F21
+    async with live_in(database) as live, live_in(database) as other:
+        if paid is not None:
+            payment = observed("payment:p1", 2, {"id": "p1", "status": "SUCCEEDED", **paid})
+            await live.arrive(*([SHOWN_PAID] if mode == "payment" else []), payment)
+            await live.relay()
+        live.clock.advance(60)
+        other.clock.advance(61)
+        if ahead == "another worker":
+            await other.arrive(said("order.paid", "evt_9", order_id="A9", amount="5", at=other.clock.now()))
+            await live.register("s9", order_id="A9")
+        shop = other if ahead == "who registers" else live
+        amount = "10" if mode == "payment" else None
+        await shop.register("s1", order_id="A1", customer="c", expected_amount=amount, mode=mode)
+        await live.relay()
+        await live.pass_time(60)
+        if paid is None:
+            await live.arrive(replace(SHOWN_PAID, received_at=live.clock.now()))
+        findings = (await contents(live, [fulfilment.FINDINGS]))["fulfilment_finding"]
+        assert [(row["kind"], row["closed_at"] is None) for row in findings] == told
+        await same_after_rebuild(live)
+
+
+async def test_what_came_behind_a_registration_comes_behind_it_again(database: Database) -> None:
+    """The clock of who registers is a second ahead, so that by time it came after all of it."""
+    # case: G9, B33, U10
+    async with live_in(database) as live, live_in(database) as shop:
+        shop.clock.advance(1)
+        await shop.register("s1", order_id="A1", customer="c")
+        await live.relay()
+        payment = {"id": "p1", "status": "SUCCEEDED", **OF_ITS_SESSION, "session_id": "s2"}
+        await live.arrive(observed("payment:p1", 1, payment, at=live.clock.now()))
+        shown = {"id": "s2", "mode": "payment", "order": {"order_id": "A1"}}
+        await live.arrive(observed("session:s2", 2, shown, at=live.clock.now()))
+        findings = (await contents(live, [fulfilment.FINDINGS]))["fulfilment_finding"]
+        assert [row["subject"] for row in findings if row["closed_at"] is not None] == ["p1"]
+        await same_after_rebuild(live)
+
+
 async def test_an_old_history_that_contradicts_itself_is_rebuilt(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,12 +39,13 @@ class Note:
 
 @dataclass(frozen=True)
 class Handled:
-    """A run that succeeded: its event and that one's place, the handler, the plan, and when it was done. `place`: the
-    number of the first change that it noted, None when it noted none. `emitted`: what it was the first to emit, without
-    its data, as all of it is sorted."""
+    """A run that succeeded: its event, that one's place and key, the handler, the plan, and when it was done. `place`:
+    the number of the first change that it noted, None when it noted none. `emitted`: what it was the first to emit,
+    without its data, as all of it is sorted."""
 
     event_id: str
     seq: int
+    key: str
     handler: str
     plan: str | None
     at: datetime
@@ -81,11 +82,14 @@ async def noted_between(
     return None if found.first is None else (found.first, found.last)
 
 
-async def spoken(session: AsyncSession, application: str, words: Collection[tuple[str, str]]) -> AsyncIterator[Note]:
-    """The changes that are one of these words (action, actor), in their order. A stream."""
+async def spoken(
+    session: AsyncSession, application: str, words: Collection[tuple[str, str]], *, subject: str | None = None
+) -> AsyncIterator[Note]:
+    """The changes that are one of these words (action, actor), of all subjects or of one, in their order. A stream."""
     columns = (_AUDIT.c.id, _AUDIT.c.at, _AUDIT.c.actor, _AUDIT.c.action, _AUDIT.c.reason, _AUDIT.c.after)
     said = or_(false(), *(and_(_AUDIT.c.action == action, _AUDIT.c.actor == actor) for action, actor in words))
-    wanted = select(*columns).where(_AUDIT.c.application == application, said).order_by(_AUDIT.c.id)
+    mine = [_AUDIT.c.application == application, *([] if subject is None else [_AUDIT.c.subject == subject])]
+    wanted = select(*columns).where(*mine, said).order_by(_AUDIT.c.id)
     async for row in await session.stream(wanted, execution_options=_STREAMED):
         yield Note(*row)
 
@@ -103,8 +107,8 @@ async def handled(
     caused = and_(emitted_by.c.cause == _RUNS.c.event_id, emitted_by.c.handler == _RUNS.c.handler)
     order = case({name: number for number, name in enumerate(handlers)}, value=_RUNS.c.handler)
     wanted = (
-        select(_RUNS.c.event_id, _RUNS.c.seq, _RUNS.c.handler, _RUNS.c.plan, _RUNS.c.updated_at, first.c.place,
-               emitted_by.c.event_id.label("id"), emitted_by.c.type, emitted_by.c.key)
+        select(_RUNS.c.event_id, _RUNS.c.seq, _RUNS.c.key, _RUNS.c.handler, _RUNS.c.plan, _RUNS.c.updated_at,
+               first.c.place, emitted_by.c.event_id.label("id"), emitted_by.c.type, emitted_by.c.key)
         .outerjoin(first, _of_run(first))
         .outerjoin(emitted_by, caused)
         .where(*_succeeded(application, handlers), first.c.place.is_not(None) if noted else first.c.place.is_(None))
@@ -117,7 +121,7 @@ async def handled(
             if one is not None:
                 yield one
             emitted = []
-            one = Handled(row.event_id, row.seq, row.handler, row.plan, row.updated_at, row.place, emitted)
+            one = Handled(row.event_id, row.seq, row.key, row.handler, row.plan, row.updated_at, row.place, emitted)
         if row.id is not None:
             emitted.append(Emission(id=row.id, type=row.type, key=row.key, data={}))
     if one is not None:
