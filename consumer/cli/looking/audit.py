@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +15,7 @@ import typer
 from consumer.cli.bootstrap import ledger, run, settings_looking
 from consumer.cli.filters import Limit, more_line, page
 from consumer.cli.output import Json, Output, Whole
+from consumer.cli.walking.target_file import TargetFile
 from consumer.document import printable_json
 from consumer.errors import UsageError
 from consumer.ledger import Database
@@ -74,20 +73,8 @@ def export(file: ExportFile, as_json: Json = False) -> None:
         run(_export(lambda line: whole.write(shown(line))))
         whole.end()
         return
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        # Whatever the umask is, it is its owner's: it says who did what, and about whom.
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as target:
-            end = run(_export(target.write))
-            target.flush()
-            os.fsync(target.fileno())
-        beside.replace(file)
-    except OSError as error:
-        raise UsageError("the file cannot be written", file=str(file), cause=error.strerror) from error
-    finally:
-        with suppress(OSError):
-            beside.unlink()
+    with TargetFile(file).writing() as target:
+        end = run(_export(target.write))
     output.document({"file": str(file), **asdict(end)})
     output.line(f"{end.number} entries, the last with hash {end.hash}")
 

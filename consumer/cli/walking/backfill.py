@@ -17,11 +17,12 @@ from consumer.cli.bootstrap import run, settings_for, time_there
 from consumer.cli.consent import Yes, actor, checked_reason, consent
 from consumer.cli.filters import Application, Since, Until, parse_moment, require_window
 from consumer.cli.output import Json, Output
-from consumer.cli.walking.certificate import CertificateFile, certify
+from consumer.cli.walking.certificate import certify
 from consumer.cli.walking.certificate import verify as verify_certificate
 from consumer.cli.walking.each import each, told
 from consumer.cli.walking.lead import BACKFILL, COMMAND, SYNC, Led, Wait, lease_of
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar, shown_duration
+from consumer.cli.walking.target_file import TargetFile
 from consumer.errors import LedgerError, UsageError
 from consumer.ledger import audit
 from consumer.ledger.engine.database_time import shared_time
@@ -63,7 +64,7 @@ def backfill(
     if certificate is not None:
         if begin is None or full or seed or dry_run:
             raise UsageError("--certificate goes with --since and --until only")
-        raise typer.Exit(run(certify(CertificateFile(certificate), begin, end or now, application, output)))
+        raise typer.Exit(run(certify(TargetFile(certificate, "certificate"), begin, end or now, application, output)))
     if end is not None and not seed:
         raise UsageError("--until goes with --certificate or --seed: a walk always goes up to now")
     if reason or (seed and not dry_run):

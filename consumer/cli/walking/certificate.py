@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +14,7 @@ from consumer.checks.certificate import Certifier, faults
 from consumer.cli.bootstrap import settings_for
 from consumer.cli.output import Output
 from consumer.cli.walking.progress import PREDICT_PAGES, ProgressBar
+from consumer.cli.walking.target_file import TargetFile
 from consumer.document import printable
 from consumer.errors import UsageError
 from consumer.settings import Role
@@ -30,78 +28,7 @@ DOUBTS: Final = {
 SHOWN: Final = ("made_at", "listed", "received_by_webhook", "recovered", "missing", "outcomes", "followed", "sha256")
 
 
-class CertificateFile:
-    """Where a certificate goes. An older one stays whole until the new one is: it is replaced at once, or not; but in
-    a folder where nothing else may be made it is written over."""
-
-    def __init__(self, file: Path) -> None:
-        """Raises UsageError when it cannot be written: before the list is walked, not after."""
-        self.path = file
-        if not file.parent.is_dir():
-            raise UsageError("the certificate cannot be written: no such folder", file=str(file))
-        try:
-            self._is_plain = file.is_file() or not file.exists()
-            self._file = file.resolve() if self._is_plain else file  # a pipe has no other name
-            self.replaces = self._is_plain and self._file.exists() and self._file.stat().st_size > 0
-            self._try()
-        except OSError as error:
-            raise _unwritable(file, error) from error
-
-    def write(self, document: dict[str, Any]) -> None:
-        """Raises UsageError."""
-        content = orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
-        try:
-            if self._is_plain and self._can_make:
-                self._replace(content)
-            else:
-                self._file.write_bytes(content)  # a device, or a file whose folder is not ours: nothing goes beside it
-        except OSError as error:
-            raise _unwritable(self.path, error) from error
-
-    def _try(self) -> None:
-        """Open it for writing, and a file beside it, and leave all as it was."""
-        self._can_make = False
-        if not self._is_plain:
-            if self._file.is_dir() or not os.access(self._file, os.W_OK):
-                raise PermissionError(0, "not a file that can be written")
-            return
-        is_new = not self._file.exists()
-        self._file.open("ab").close()
-        if is_new:
-            self._file.unlink()
-            self._can_make = True
-            return
-        with suppress(OSError):
-            beside = self._beside()
-            beside.open("xb").close()
-            beside.unlink()
-            self._can_make = True
-
-    def _replace(self, content: bytes) -> None:
-        beside = self._beside()
-        try:
-            with beside.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            if self._file.exists():
-                beside.chmod(self._file.stat().st_mode & 0o777)
-            beside.replace(self._file)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
-
-    def _beside(self) -> Path:
-        return self._file.with_name(f".certificate-{secrets.token_hex(8)}.tmp")
-
-
-def _unwritable(file: Path, error: OSError) -> UsageError:
-    return UsageError(f"the certificate cannot be written: {error.strerror or error}", file=str(file))
-
-
-async def certify(
-    file: CertificateFile, since: datetime, until: datetime, application: str | None, output: Output
-) -> int:
+async def certify(file: TargetFile, since: datetime, until: datetime, application: str | None, output: Output) -> int:
     """0 when it is proved that every listed event is in the ledger and its work done, else 1: also when the result,
     which is shown all the same, cannot be written after all."""
     async with open_syncing(settings_for(Role.OPERATE), application=application, publishes=False) as syncing:
@@ -110,7 +37,8 @@ async def certify(
             document = await Certifier(api, syncing.database, clock=syncing.clock).certify(since, until, bar.walked)
     problem: UsageError | None = None
     try:
-        file.write(document)
+        with file.writing() as target:
+            target.write(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
     except UsageError as error:
         problem = error
     output.document(document)

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import stat
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -210,3 +211,23 @@ def test_the_commands(desk: Desk, noted: str, tmp_path: Path) -> None:
     done = desk.call("audit", "verify", file, "--anchor", str(tmp_path / "anchor.json"))
     assert done.returncode == 3
     assert "the trail was written anew" in done.stdout
+
+
+def test_an_export_follows_a_link_fills_a_pipe_and_refuses_a_folder(desk: Desk, noted: str, tmp_path: Path) -> None:
+    # case: G12
+    file, link, pipe = tmp_path / "audit.jsonl", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(file)
+    desk.ask("audit", "export", str(link))
+    assert link.is_symlink()
+    os.mkfifo(pipe)
+    read: list[bytes] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    desk.ask("audit", "export", str(pipe))
+    reader.join(10)
+    assert read == [file.read_bytes()]
+    assert pipe.is_fifo()
+    for name in ("", ".", "./", "/", str(tmp_path)):
+        assert desk.ask("audit", "export", name, code=2).startswith("error[usage]: the file cannot be written: ")
+    assert {one.name for one in tmp_path.iterdir()} >= {"audit.jsonl", "link", "pipe"}
+    assert not list(tmp_path.glob(".*"))

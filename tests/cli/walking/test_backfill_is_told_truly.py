@@ -17,7 +17,7 @@ import pytest
 
 from consumer.cli.output import Output
 from consumer.cli.walking.backfill import say_report
-from consumer.cli.walking.certificate import CertificateFile
+from consumer.cli.walking.target_file import TargetFile
 from consumer.errors import UsageError
 from consumer.lists.bookmark import ListOrder
 from consumer.sandbox import Sandbox, SandboxConfig
@@ -150,7 +150,7 @@ async def test_a_certificate_that_cannot_be_written_after_all_is_shown(
     def fail(*_: object) -> Never:
         raise UsageError("the certificate cannot be written: No space left on device")
 
-    monkeypatch.setattr(CertificateFile, "write", fail)
+    monkeypatch.setattr(TargetFile, "writing", fail)
     done = await _certified(shop, tmp_path / "certificate.json", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["listed"] == shop.listed
