@@ -218,6 +218,8 @@ def _act(wanted: DeadFilter, everything: bool, reason: str, yes: bool, as_json: 
     shown_runs = [_shown(one) for one in found]
     output.document({"action": verb, "found": len(found), "changed": done, "runs": shown_runs, "more": is_more})
     output.line(f"{verb}: {done} of {len(found)} run(s)" if found else "no run fits")
+    if done < len(found):
+        output.line(f"{len(found) - done} left alone: no longer as they were shown, or not to {verb}; look again")
     if is_more:
         output.line("more is left: this was as many as --limit says")
 

@@ -362,16 +362,18 @@ async def restore(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
 
 
 async def _change(session: AsyncSession, runs: Sequence[DeadRun], state: Any, values: dict[str, Any]) -> list[DeadRun]:
-    """Set `values` on those that still are in `state`; another operator may have been quicker."""
-    changed: set[RunId] = set()
-    for condition in these(run.id for run in runs):
-        done = await session.execute(
-            update(_RUNS)
-            .where(condition, state)
-            .values(values)
-            .returning(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler)
-        )
-        changed |= {(application, event_id, handler) for application, event_id, handler in done}
+    """Set `values` on those that still are in `state`, and were not changed since they were looked at; returns them.
+    Another operator may have been quicker, and one that he let try again may have died of something else."""
+    shown = {run.id: run for run in runs}
+    same: list[DeadRun] = []
+    for condition in these(shown):
+        now = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.updated_at)
+        rows = (await session.execute(now.where(condition, state).order_by(_RUNS.c.event_id).with_for_update())).all()
+        found = [(shown[application, event_id, handler], at) for application, event_id, handler, at in rows]
+        same += [run for run, at in found if run.died_at == at]
+    for condition in these(run.id for run in same):
+        await session.execute(update(_RUNS).where(condition).values(values))
+    changed = {run.id for run in same}
     return [run for run in runs if run.id in changed]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,6 +98,24 @@ async def test_at_its_limit_it_says_that_more_is_left(desk: Desk, five_dead: Non
     assert told == "discard: 1 of 1 run(s)\nmore is left: this was as many as --limit says\n"
     done = [await asyncio.to_thread(desk.ask, "dead", "redrive", *words, "--limit", "2") for _ in range(2)]
     assert [(one["changed"], one["more"]) for one in done] == [(2, True), (2, False)]
+
+
+# case: R12
+async def test_what_died_anew_before_the_yes_is_left_alone_and_counted(
+    desk: Desk, five_dead: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def another_death(*_: object, **__: object) -> None:
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger, ledger:
+            ledger.execute(
+                "UPDATE runs SET updated_at = '2030-01-01 00:00:00.000000' WHERE fingerprint = ?", KINDS[2:3]
+            )
+
+    monkeypatch.setattr(command, "consent", another_death)
+    told = (await asyncio.to_thread(desk.call, "dead", "discard", "--all", "--reason", "x")).stdout
+    assert told == (
+        "discard: 4 of 5 run(s)\n1 left alone: no longer as they were shown, or not to discard; look again\n"
+    )
+    assert (await asyncio.to_thread(desk.ask, "dead", "list"))["total"] == 1
 
 
 # case: R10
