@@ -115,17 +115,15 @@ async def resume(_: web.Request, act: Act) -> tuple[str, str]:
 
 
 async def _paused_at(act: Act) -> datetime | None:
-    """Since when it is, for all or for the application that is named. Raises NotFound for a handler that nobody
-    knows."""
+    """Since when it is, for all or for the application that is named; nobody else changes that until the press is
+    over. Raises NotFound for a handler that nobody knows."""
     name, application = act.word("handler"), act.may("application")
+    if not await handlers.take_turns(act.session, name):
+        raise NotFound("the ledger knows no such handler")
     if application is not None:
         alone = {(row.handler, row.application): row.paused_at for row in await handlers.pauses(act.session)}
-        if (name, application) in alone:
-            return alone[name, application]
-    for row in await handlers.everyone(act.session):
-        if row.name == name:
-            return None if application else row.paused_at
-    raise NotFound("the ledger knows no such handler")
+        return alone.get((name, application))
+    return next(row.paused_at for row in await handlers.everyone(act.session) if row.name == name)
 
 
 async def redrive(_: web.Request, act: Act) -> tuple[str, str]:

@@ -152,6 +152,13 @@ async def gone(session: AsyncSession, names: Collection[str], now: datetime) -> 
     return frozenset(names) - there if there else frozenset()
 
 
+async def take_turns(session: AsyncSession, name: str) -> bool:
+    """Whoever pauses this handler, or lets it go on, waits for who does so now: what is read after this stands until
+    the transaction ends. False when the ledger does not know it."""
+    known = select(_HANDLERS.c.name).where(_HANDLERS.c.name == name).with_for_update()
+    return await session.scalar(known) is not None
+
+
 async def pause(
     session: AsyncSession, name: str, *, by: str, reason: str, now: datetime, application: str = ALL
 ) -> bool:
@@ -159,7 +166,7 @@ async def pause(
     why = {"paused_at": now, "paused_by": by, "paused_reason": reason[:REASON_CHARS]}
     if application == ALL:
         return await _set(session, name, **why)
-    if await session.scalar(select(_HANDLERS.c.name).where(_HANDLERS.c.name == name)) is None:
+    if not await take_turns(session, name):
         return False
     insert = insert_into(_PAUSES, session.get_bind().dialect.name)
     statement = insert.on_conflict_do_update(index_elements=["handler", "application"], set_=why)
@@ -170,6 +177,8 @@ async def pause(
 async def resume(session: AsyncSession, name: str, application: str = ALL) -> bool:
     """Let a paused handler go on, oldest first: for one application that it was paused for alone, or for all, however
     it was paused. False when the ledger does not know it, or not as paused for that one."""
+    if not await take_turns(session, name):
+        return False
     lifted = delete(_PAUSES).where(_PAUSES.c.handler == name)
     if application != ALL:
         one = lifted.where(_PAUSES.c.application == application).returning(_PAUSES.c.handler)

@@ -140,6 +140,7 @@ async def pause_in(
     """Pause a handler in the ledger, for all workers, with an audit row: for one application where one is given. One
     that is paused stays so, for its first reason. Raises LedgerError."""
     async with database.transaction() as session:
+        await handlers.take_turns(session, name)
         if not (await handlers.paused(session)).holds(name, application):
             await handlers.pause(session, name, by=BY, reason=reason, now=now, application=application)
             audit.note(

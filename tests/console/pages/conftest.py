@@ -42,13 +42,8 @@ async def open_pages(sqlite_ledger: Database, clock: DrivenClock) -> AsyncIterat
 
     async def open_(users: Users | None = None, **given: Any) -> Pages:
         app = web.Application()
-        known: dict[str, Any] = {"status": healthy, "applications": {"default": True, "other": False}} | given
-        desk = Desk(
-            database=sqlite_ledger,
-            clock=clock,
-            policy=Policy(),
-            **known,
-        )
+        known: dict[str, Any] = {"status": healthy, "applications": {"default": True, "other": False}}
+        desk = Desk(clock=clock, policy=Policy(), **(known | {"database": sqlite_ledger} | given))
         page_routes(app, desk, users)
         clients.append(client := await listening(app))
         return client

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from consumer.ledger.trail import sealing
 from consumer.reason import Reason
 from handlers.fulfilment.handler import order_paid
 from handlers.fulfilment.tables import ORDERS
-from tests.console.pages.conftest import KINDS, Pages, die, press, text
+from tests.console.pages.conftest import KINDS, Open, Pages, die, press, text
 from tests.contract.ledger import facts
 from tests.support.handling.projections import START, Projections, declared_in, observed, own, said
 
@@ -179,6 +180,28 @@ async def test_a_handler_is_paused_and_goes_on(sqlite_ledger: Database, pages: P
         ("handler.resume", f"handler:{name}", "it is up"),
         ("handler.pause", f"handler:{name}", "the carrier is down"),
     ]
+
+
+@pytest.mark.parametrize("whose", [{}, {"application": "other"}])
+async def test_pressed_by_several_at_once_it_acts_once(
+    database: Database, open_pages: Open, whose: dict[str, str]
+) -> None:
+    # case: H9
+    async with database.transaction() as session:
+        await handlers.register(session, declared_in("handlers.fulfilment.handler"), facts.NOW)
+    pages, name = await open_pages(database=database), "fulfilment:order_paid"
+
+    async def pressed(act: str, **form: str) -> list[str]:
+        each = [press(pages, act, **form, reason=f"{act} {number}") for number in range(6)]
+        return sorted(way.partition("done=")[2] for _, way in await asyncio.gather(*each))
+
+    assert await pressed("pause", handler=name, **whose) == ["nothing"] * 5 + ["paused"]
+    seen = await text(pages, "/console/handlers")
+    (form,) = forms(seen, "Let other go on" if whose else "Let it go on")
+    [_, _, _, first] = (await entries(database))[0]
+    assert f"by operator:console: {first}" in seen, "who was first stands"
+    assert await pressed("resume", **form) == ["nothing"] * 5 + ["resumed"]
+    assert [one[1] for one in await entries(database)] == ["handler.resume", "handler.pause"]
 
 
 async def test_a_held_order_is_let_go(sqlite_ledger: Database, projections: Projections, pages: Pages) -> None:

@@ -246,6 +246,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.handling.runs.finish": [
         {"finished": [facts.finish(_CLAIMED)]}, {"finished": [facts.finish(_CLAIMED, RunStatus.RETRYING, next_s=1)]},
     ],
+    "ledger.handling.handlers.take_turns": [{}],
     "ledger.handling.handlers.pause": [{"reason": "x"}, {"reason": "x", "application": ALL}],
     "ledger.handling.handlers.resume": [{}, {"application": ALL}],
     "ledger.handling.handlers.waiting_is_over": [{"answered": {HANDLER: NOW}}, {"answered": {}}],

@@ -1,5 +1,5 @@
-"""What an operator does about a dead run is about the death that was shown to him: one that was let try again meanwhile,
-and died of something else, may have shipped."""
+"""What an operator does about a dead run is about the death that was shown: one that was let try again meanwhile, and
+died of something else, may have shipped."""
 
 from __future__ import annotations
 
