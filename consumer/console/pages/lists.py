@@ -83,7 +83,8 @@ async def list_events(request: web.Request) -> web.Response:
 
 
 async def list_dead(request: web.Request) -> web.Response:
-    """Dead runs by what they died of, or those that were given up (cases R10, R12)."""
+    """Dead runs by what they died of, or those that were given up (cases R10, R12). Kinds of failure that are not among
+    those looked at are listed, the rarest first: a flood of one must not hide the only run of another."""
     desk, discarded = request.app[DESK], request.query.get("discarded") == "1"
     wanted = DeadFilter(discarded=discarded, limit=LOOKED_AT)
     async with desk.database.reading() as session:
@@ -97,6 +98,7 @@ async def list_dead(request: web.Request) -> web.Response:
     kinds: dict[tuple[str, str | None], list[DeadRun]] = {}
     for one in found:
         kinds.setdefault((one.handler, one.fingerprint), []).append(one)
+    unseen = sorted(by_kind.keys() - kinds.keys(), key=lambda kind: (by_kind[kind], kind[0], kind[1] or ""))
     groups = [
         (group, kinds[group["handler"], group["fingerprint"]]) for group in death_groups(found, by_kind, runbooks)
     ]
@@ -110,6 +112,9 @@ async def list_dead(request: web.Request) -> web.Response:
         total=by_kind.total(),
         counted_all=by_kind.total() < COUNT_MAX,
         kinds=len(by_kind),
+        unseen=[(by_kind[kind], *kind) for kind in unseen[:LISTED]],
+        unseen_in_all=len(unseen),
+        looked_at=LOOKED_AT,
         discarded=discarded,
     )
 

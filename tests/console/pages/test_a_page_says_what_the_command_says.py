@@ -17,6 +17,7 @@ import pytest
 from consumer.cli.looking.status import document
 from consumer.clock import DrivenClock
 from consumer.console.labels import READING
+from consumer.console.pages import lists
 from consumer.console.pages.desk import KEPT_S
 from consumer.errors import LedgerUnavailable
 from consumer.ledger import Database, audit
@@ -27,7 +28,7 @@ from consumer.ledger.reading import quarantine
 from consumer.ledger.tables import RunStatus
 from consumer.plugin import Context, Event, Handler
 from consumer.reason import Reason
-from tests.console.pages.conftest import Open, Pages, healthy, text
+from tests.console.pages.conftest import Open, Pages, die, healthy, text
 from tests.console.test_figures_are_told_in_words import FOUND
 from tests.contract.ledger import facts
 from tests.support.handling.projections import START, Projections, observed, own, said
@@ -314,6 +315,25 @@ async def test_dead_runs_stand_by_what_they_died_of(pages: Pages, three_dead: No
     assert "2 × shop:ship" in seen
     assert "1 × shop:ship" in seen
     assert "Nothing was given up." in await text(pages, "/console/dead?discarded=1")
+
+
+async def test_a_flood_of_one_kind_of_failure_hides_no_other(
+    sqlite_ledger: Database, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: R10
+    rare, more = "c" * 16, "consumer dead list --handler shop:ship --fingerprint "
+    flood = enumerate(["a" * 16, "a" * 16, "b" * 16, "b" * 16, rare, "d" * 16, "d" * 16], start=1)
+    await die(sqlite_ledger, *flood)
+    monkeypatch.setattr(lists, "LOOKED_AT", 2)
+    seen = await text(pages, "/console/dead")
+    assert "7 run(s), 4 kind(s) of failure" in seen
+    assert "3 more kind(s) of failure are not among the runs looked at" in seen
+    told = re.findall("<li>([^<]*) × <code>([^<]*)</code>", seen)
+    assert told == [("1", more + rare), ("2", more + "b" * 16), ("2", more + "d" * 16)]
+    monkeypatch.setattr(lists, "LISTED", 2)
+    assert "… 1 more, which are listed here when those are gone" in await text(pages, "/console/dead")
+    monkeypatch.setattr(lists, "LOOKED_AT", 7)
+    assert "not among the runs looked at" not in await text(pages, "/console/dead")
 
 
 async def test_a_handler_whose_runs_die_stands_among_what_does_not_run(
