@@ -37,6 +37,7 @@ from consumer.wire import pack_event
 LOOK_S: Final = 0.05
 AGAIN_S: Final = 20.0
 STALLED_S: Final = 300.0
+STILL_S: Final = 5.0
 SHOWN: Final = 100
 STALLED_BY_PAUSE: Final = (
     "A handler of the plan is paused: `consumer handlers resume`. The plan is kept; `consumer replay apply` goes on "
@@ -48,11 +49,14 @@ PORTION: Final = 400
 
 @dataclass(frozen=True)
 class ReplayProgress:
-    """How far it is: items that were taken, of how many; seconds left at this rate, None while nobody can tell."""
+    """How far it is: items that were taken, of how many; seconds left at this rate, None while nobody can tell, as when
+    nothing moves; what it then waits for: handlers of the plan that are paused, by name, and of which application where
+    not of all."""
 
     done: int
     total: int
     left_s: float | None
+    paused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,10 +230,12 @@ class Apply:
             if look.status is not PlanStatus.APPLYING:
                 return look.status
             left = self._left(look)
-            left_s = self._rate.left_s(left) if left < left_before else None
-            told(ReplayProgress(look.total - left, look.total, left_s))
             if (left, look.due + look.at_work) != last:
                 last, news_at = (left, look.due + look.at_work), self._clock.monotonic()
+            is_still = self._clock.monotonic() - news_at > STILL_S
+            left_s = self._rate.left_s(left) if left < left_before and not is_still else None
+            paused = _words(await self.paused(plan_id)) if is_still else ()
+            told(ReplayProgress(look.total - left, look.total, left_s, paused))
             is_sent = look.is_quiet and not portion
             if is_sent:
                 settled = look.settled
@@ -250,9 +256,8 @@ class Apply:
             await self._clock.sleep(LOOK_S)
 
     async def _stalled(self, plan_id: str, left: int) -> ReplayStalled:
-        if paused := await self.paused(plan_id):
-            told = ", ".join(f"{name} of {one}" if one != ALL else name for name, one in paused)
-            return ReplayStalled(STALLED_BY_PAUSE, plan=plan_id, waiting=left, paused=told)
+        if paused := _words(await self.paused(plan_id)):
+            return ReplayStalled(STALLED_BY_PAUSE, plan=plan_id, waiting=left, paused=", ".join(paused))
         return ReplayStalled(plan=plan_id, waiting=left)
 
     def _left(self, look: _Look) -> int:
@@ -345,6 +350,10 @@ def copy(row: EventRow, plan_id: str) -> Message:
     event = replace(to_event(row), source=Source.REPLAY, delivery_id="", traceparent=None)
     packed = pack_event(event, plan=plan_id)
     return Message(key=packed.key, value=packed.value, headers={**packed.headers, "replays": str(row.seq).encode()})
+
+
+def _words(paused: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    return tuple(f"{name} of {one}" if one != ALL else name for name, one in paused)
 
 
 def _in_progress(row: PlanRow | None, plan_id: str) -> PlanInProgress:

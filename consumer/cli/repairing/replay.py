@@ -218,7 +218,7 @@ async def _apply(plan_id: str, reason: str, max_age: timedelta, rate_per_s: floa
                 by=actor(),
                 reason=reason,
                 max_age=max_age,
-                told=lambda step: bar.told(step.done, step.total, step.left_s),
+                told=lambda step: bar.told(step.done, step.total, step.left_s, step.paused),
             )
 
 

@@ -56,12 +56,12 @@ class Bar:
             BarColumn(),
             TextColumn(amount),
             TimeElapsedColumn(),
-            TextColumn("left {task.fields[left]}"),
+            TextColumn("{task.fields[left]}"),
             console=Console(stderr=True),
             disable=not self._is_bar,
             transient=True,
         )
-        self._task: TaskID = self._bar.add_task(title, total=total, found="", left="-:--")
+        self._task: TaskID = self._bar.add_task(title, total=total, found="", left="-:-- left")
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -115,7 +115,7 @@ class ProgressBar(Bar):
             total=1.0 if progress.share is not None else None,
             completed=progress.share or 0.0,
             found=found,
-            left=shown_duration(left_s),
+            left=f"{shown_duration(left_s)} left",
         )
         share = "" if progress.share is None else f", {math.floor(progress.share * 100)} %"
         self._now_and_then(found + share + ("" if left_s is None else f", {shown_duration(left_s)} left"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -12,9 +13,12 @@ from sqlalchemy import text
 
 from consumer.broker import Broker
 from consumer.cli.repairing import replay
+from consumer.cli.repairing.replay_bar import ReplayBar
 from consumer.cli.repairing.replay_filter import parse_age
+from consumer.cli.walking import progress
 from consumer.errors import ReplayStalled, Terminated, UsageError
 from consumer.ledger import Database
+from consumer.ledger.handling import handlers
 from consumer.ledger.plans import plans
 from consumer.replay import apply
 from consumer.replay.apply import ReplayProgress
@@ -98,8 +102,11 @@ async def test_a_handler_of_the_plan_that_is_paused_is_named(
         plan = await shop.replaying().plan(handler="shop:mail")
         paused = await asyncio.to_thread(desk.call, "handlers", "pause", "shop:mail", "--reason", "x", *words)
         assert paused.returncode == 0, paused.stderr
+        steps: list[ReplayProgress] = []
+        monkeypatch.setattr(apply, "STILL_S", 0.1)
         with pytest.raises(ReplayStalled):
-            await shop.replaying().apply(plan)
+            await shop.replaying().apply(plan, told=steps.append)
+        assert (steps[0].paused, steps[-1].paused) == ((), (f"shop:mail{listed}",))
         done = await asyncio.to_thread(desk.call, "replay", "apply", plan["id"], "--reason", "why", "--yes")
         assert done.returncode == 1
         cure = " ".join(["consumer handlers resume shop:mail", *words, "--reason …"])
@@ -111,6 +118,51 @@ async def test_a_handler_of_the_plan_that_is_paused_is_named(
         resumed = await asyncio.to_thread(desk.call, "handlers", "resume", "shop:mail", "--reason", "done", *words)
         assert resumed.returncode == 0, resumed.stderr
         assert (await shop.replaying().apply(plan)).is_as_planned
+
+
+# case: R7
+def test_how_long_it_takes_is_not_told_while_it_waits_for_who_is_paused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SAY_EVERY_S", 0.0)
+    with ReplayBar("rpl_1") as bar:
+        bar.told(1, 3, 61.0)
+        bar.told(1, 3, None, ("shop:mail",))
+        bar.told(1, 3, None, ("shop:mail", "shop:ship of far"))
+    assert capsys.readouterr().err.splitlines() == [
+        "rpl_1: 1 of 3, 1:01 left",
+        "rpl_1: 1 of 3, waits: shop:mail is paused",
+        "rpl_1: 1 of 3, waits: shop:mail, shop:ship of far are paused",
+    ]
+
+
+# case: R8
+async def test_no_time_is_told_while_nothing_moves(
+    sqlite_ledger: Database, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grows(_: SendRate, __: int) -> float:
+        return 1.0
+
+    monkeypatch.setattr(SendRate, "left_s", grows)
+    monkeypatch.setattr(apply, "STALLED_S", 0.5)
+    monkeypatch.setattr(apply, "STILL_S", 0.1)
+    monkeypatch.setattr(apply.Apply, "_left", _one_fewer())
+    shop = Shop(sqlite_ledger, broker)
+    async with shop.with_dead_mail() as work:
+        plan = await shop.replaying().plan(handler="shop:mail")
+        async with sqlite_ledger.transaction() as session:
+            await handlers.pause(session, "shop:mail", by="ann", reason="x", now=work.clock.now())
+        steps: list[ReplayProgress] = []
+        with pytest.raises(ReplayStalled):
+            await shop.replaying().apply(plan, told=steps.append)
+    assert 1.0 in {step.left_s for step in steps if not step.paused}
+    assert {step.left_s for step in steps if step.paused} == {None}
+
+
+def _one_fewer() -> Callable[..., int]:
+    """As many as there are at first, then one fewer for good: something was done, then nothing more."""
+    given = iter((1, 0))
+    return lambda *_: next(given, 0)
 
 
 async def is_being_applied(database: Database, plan: str) -> bool:
