@@ -16,6 +16,11 @@ _LEASES: Table = LeaseRow.__table__
 FAR = 10
 READER: Final = "sync/"
 """How the role of who reads an application begins; its name follows."""
+ARCHIVES: Final = "archive"
+"""The role of who writes archives, brings in what the ledger lacks, or derives tables again."""
+IMPORT: Final = "import"
+REBUILD: Final = "rebuild"
+"""How the holder's name ends where `events import --missing`, or `rebuild`, has that role: behind a `/`."""
 LEASE_S: Final = 15.0
 """So long a dead process keeps a role: the lead of an application, the replay."""
 RELAY_LEASE_S: Final = 10.0

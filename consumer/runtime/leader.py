@@ -29,10 +29,22 @@ class Leader:
     `holder` is unique per process and start. A lease lasts `lease_s` seconds and is renewed three times as often, so
     another process takes over at most `lease_s` plus a third of it after this one died, and at once after a clean
     stop. The work is cancelled a moment before the lease can run out, whatever the database does meanwhile.
+    `holds_file`: but for work that may hold SQLite's file longer than that. Nobody takes a lease there meanwhile: it is
+    lost when another is seen to have it.
     """
 
-    def __init__(self, database: Database, *, role: str, holder: str, clock: Clock, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        role: str,
+        holder: str,
+        clock: Clock,
+        lease_s: float = LEASE_S,
+        holds_file: bool = False,
+    ) -> None:
         self.role = role
+        self._holds_file = holds_file
         self._clock = clock
         self._renew_s = lease_s / 3
         self._tenure = Tenure(database, role=role, holder=holder, clock=clock, lease_s=lease_s)
@@ -127,6 +139,8 @@ class Leader:
         try:
             taken = await self._tenure.take(min(self._renew_s, self._tenure.left_s or self._renew_s))
         except ConsumerError as error:
+            if self._holds_file:
+                return True
             self._failure.failed(error)
             return False
         self._failure.well()

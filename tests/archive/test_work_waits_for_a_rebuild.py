@@ -126,12 +126,15 @@ async def test_while_events_come_in_nobody_begins(database: Database) -> None:
     async with database.transaction() as session:
         await drive(session, COMING_FOR.total_seconds())
     assert await may_begin(database)
-    for over in (derivation.end, derivation.give_up):
+    for is_whole in (True, False, None):
         async with database.transaction() as session:
-            await derivation.begin(session)
+            began = await derivation.begin(session)
         assert not await may_begin(database)
         async with database.transaction() as session:
-            await over(session)
+            if is_whole is None:
+                await derivation.give_up(session)
+            else:
+                await derivation.end(session, began, is_whole=is_whole)
         assert await may_begin(database)
 
 

@@ -19,6 +19,7 @@ from consumer.ledger.tables import LeaseRow
 from consumer.runtime import leader as leading
 from consumer.runtime.leader import Leader
 from tests.support.clocks import WrongClock
+from tests.support.ports import eventually
 from tests.sync.conftest import SteppedClock
 from tests.sync.test_outages_heal_by_themselves import FlakyDatabase
 
@@ -126,6 +127,34 @@ async def test_work_is_cancelled_before_a_lease_that_cannot_be_renewed_runs_out(
             assert work.cancelled
             assert not held.leads
             stop.set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_work_that_holds_the_file_loses_its_lease_to_another_alone(
+    sqlite_ledger: Database, *, is_taken: bool
+) -> None:
+    # case: B26
+    """A rebuild is one transaction: while it goes on nobody can take the lease, and nobody can renew it."""
+    held = Leader(sqlite_ledger, role="archive", holder="one", clock=SystemClock(), lease_s=1.5, holds_file=True)
+
+    async def work() -> str:
+        async with sqlite_ledger.transaction() as session:
+            await eventually(lambda: not held.leads, within_s=10, every_s=0.05)
+            if is_taken:
+                await session.execute(
+                    update(LEASES).values(holder="two", until=SystemClock().now() + timedelta(seconds=10))
+                )
+        if is_taken:
+            await asyncio.Event().wait()
+        return "done"
+
+    async with asyncio.timeout(20):
+        if is_taken:
+            with pytest.raises(LeaseLost):
+                await held.once(work)
+        else:
+            assert await held.once(work) == "done"
 
 
 async def test_a_piece_of_work_is_not_done_by_a_second_one(database: Database) -> None:

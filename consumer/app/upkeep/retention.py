@@ -18,12 +18,11 @@ from consumer.errors import AnotherLeads, ArchiveWaits, ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.archiving import passes
 from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.leases import ARCHIVES
 from consumer.runtime.leader import Leader
 from consumer.telemetry.logs import Condition
 from consumer.telemetry.metrics import Metrics
 
-ROLE: Final = "archive"
-"""The lease of whoever writes archives: one process at a time."""
 EVERY: Final = timedelta(days=1)
 LATE: Final = timedelta(days=2)
 """No pass has come to its end for so long: it hangs, in a folder on a server that is away, or a plan that was left half
@@ -47,7 +46,7 @@ class Retention:
         self._age = age
         self._clock = clock
         self._metrics = metrics
-        self._leader = Leader(database, role=ROLE, holder=holder, clock=clock)
+        self._leader = Leader(database, role=ARCHIVES, holder=holder, clock=clock)
         self._blind = Condition("archive_not_looked_at", monotonic=clock.monotonic)
         self._failed = Condition("archive_failed", level="error", monotonic=clock.monotonic)
 

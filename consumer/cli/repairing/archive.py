@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final
 
 import orjson
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer import __version__
-from consumer.app.upkeep.retention import ROLE
 from consumer.archive.bring import bring, check
 from consumer.archive.export import export
 from consumer.archive.file import written_at
@@ -28,21 +27,17 @@ from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consen
 from consumer.cli.looking.events import app as events_app
 from consumer.cli.output import Json, Output
 from consumer.cli.repairing.rebuild import WORKS, require_rest
-from consumer.cli.walking.lead import COMMAND, Led, Wait, lease_of
-from consumer.clock import Clock, SystemClock
-from consumer.errors import AnotherLeads, UsageError, WorkGoesOn
+from consumer.cli.walking.alone import alone, leader_of
+from consumer.clock import SystemClock
+from consumer.errors import UsageError, WorkGoesOn
 from consumer.ledger import Database, audit
 from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.archiving.bodies import Brought
 from consumer.ledger.archiving.observed import without_state
 from consumer.ledger.engine.database_time import shared_clock, shared_time
-from consumer.ledger.leases import LEASE_S
-from consumer.ledger.processes import worker_id
-from consumer.runtime.leader import Leader
+from consumer.ledger.leases import IMPORT
 from consumer.settings import Settings
 from consumer.settings.values import age
-
-T = TypeVar("T")
 
 FILES_MAX: Final = 1000
 MOVED: Final = (*WORKS, "sync", "console")
@@ -73,14 +68,14 @@ def prune(
         async with ledger(settings, whole=True) as database:
             before = await _now(database) - least
             clock = await shared_clock(database)
-            leader = _leader(database, clock)
+            leader = leader_of(database, clock)
             made = Prune(
                 database, folder, clock=clock, written_by=__version__, by=actor(),
                 reason=reason or None, may_go_on=lambda: leader.token, on_file=_progress(output),
             )  # fmt: skip
             if dry_run:
                 return await made.look(before)
-            return await _alone(database, leader, output, lambda: made.run(before))
+            return await alone(database, leader, output.line, lambda: made.run(before))
 
     found = run(pruned())
     output.document({"dry_run": dry_run, **asdict(found)})
@@ -99,9 +94,9 @@ def export_events(archive: Folder = None, as_json: Json = False) -> None:
         async with ledger(settings, whole=True) as database:
             await require_rest(database, MOVED)  # what is sent, recorded or read meanwhile would be in no file
             clock, began = await shared_clock(database), await _now(database)
-            leader = _leader(database, clock)
+            leader = leader_of(database, clock)
             written = partial(export, database, folder, clock=clock, written_by=__version__)
-            done = await _alone(database, leader, output, written)
+            done = await alone(database, leader, output.line, written)
             try:
                 await require_rest(database, MOVED, since=began)
             except WorkGoesOn:
@@ -148,32 +143,40 @@ def import_events(
 async def _imported(
     settings: Settings, files: Sequence[Path], *, missing: bool, output: Output
 ) -> tuple[Brought, Sequence[str]]:
-    """What came in, and `without_state`."""
-    found = Brought()
+    """What came in, and `without_state`. What brings in what is missing does so alone: two of them would take the same
+    event in twice, and a rebuild beside it would derive from half of it. Raises AnotherLeads."""
     async with ledger(settings, whole=True) as database:
-        if missing:
-            await require_rest(database, MOVED)
-        in_turn = _in_turn(files)
-        for file in in_turn:  # all of them, before anything of one comes in: a ledger with half of its past looks whole
-            if not is_trail(file):
-                await asyncio.to_thread(check, file)
-        async with _without_work(database) if missing else nullcontext():
-            for file in in_turn:
-                if is_trail(file):
-                    trail = await bring_trail(database, file)
-                    output.line(f"{file.name}: {trail.entries} entries of the audit trail")
-                    continue
-                one = await bring(database, file, brings_missing=missing)
-                async with database.transaction() as session:
-                    await _note(session, file, one)
-                output.line(f"{file.name}: {one.bodies} bodies, {one.events} events")
-                found += one
+        brought = partial(_brought, database, files, missing=missing, output=output)
+        if not missing:
+            return await brought()
+        await require_rest(database, MOVED)
+        return await alone(database, leader_of(database, SystemClock(), IMPORT), output.line, brought)
+
+
+async def _brought(
+    database: Database, files: Sequence[Path], *, missing: bool, output: Output
+) -> tuple[Brought, Sequence[str]]:
+    found, in_turn = Brought(), _in_turn(files)
+    for file in in_turn:  # all of them, before anything of one comes in: a ledger with half of its past looks whole
+        if not is_trail(file):
+            await asyncio.to_thread(check, file)
+    async with _without_work(database) if missing else nullcontext():
+        for file in in_turn:
+            if is_trail(file):
+                trail = await bring_trail(database, file)
+                output.line(f"{file.name}: {trail.entries} entries of the audit trail")
+                continue
+            one = await bring(database, file, brings_missing=missing)
+            async with database.transaction() as session:
+                await _note(session, file, one)
+            output.line(f"{file.name}: {one.bodies} bodies, {one.events} events")
+            found += one
         async with database.transaction() as session:
             if lacking := await bodies.take_first_walks(session, found.first_walks):
                 output.line(f"{lacking} events of the export are lacking: give all of its files before the roles start")
             unread = without_state(found, await bodies.baselined(session))
-        if found.events:
-            output.line("the plugins' tables tell nothing of these yet: before a role starts, `consumer rebuild all`")
+    if found.events:
+        output.line("the plugins' tables tell nothing of these yet: before a role starts, `consumer rebuild all`")
     return found, unread
 
 
@@ -182,13 +185,15 @@ async def _without_work(database: Database) -> AsyncIterator[None]:
     """No worker begins while events come in. One that was started since the last look is found: it says that it lives
     before it looks whether it may begin. Raises WorkGoesOn."""
     async with database.transaction() as session:
-        await derivation.begin(session)
+        began = await derivation.begin(session)
+    is_whole = False
     try:
         await require_rest(database, MOVED)
         yield
+        is_whole = True
     finally:
         async with database.transaction() as session:
-            await derivation.end(session)
+            await derivation.end(session, began, is_whole=is_whole)
 
 
 def _files_of(given: Path) -> Sequence[Path]:
@@ -221,20 +226,6 @@ async def _note(session: AsyncSession, file: Path, found: Brought) -> None:
         subject=f"archive:{file.name[:100]}",
         after=orjson.dumps({"events": found.events, "bodies": found.bodies}).decode(),
     )
-
-
-def _leader(database: Database, clock: Clock) -> Leader:
-    return Leader(database, role=ROLE, holder=f"{worker_id()}/{COMMAND}", clock=clock)
-
-
-async def _alone(database: Database, leader: Leader, output: Output, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """With the lease of who writes archives; a killed one's is waited for. Raises AnotherLeads."""
-    wait = Wait(walk=lambda: leader.once(work), look=lambda: lease_of(database, ROLE), clock=SystemClock(),
-                say=output.line, lease_s=LEASE_S, served_by=())  # fmt: skip
-    done = await wait.done()
-    if isinstance(done, Led):
-        raise AnotherLeads(done.line(), role=ROLE)
-    return done
 
 
 async def _now(database: Database) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated
@@ -16,11 +16,14 @@ from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
+from consumer.cli.walking.alone import alone, leader_of
+from consumer.clock import SystemClock
 from consumer.errors import NotDerived, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
 from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.counting import each_of
 from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.leases import REBUILD
 from consumer.ledger.processes import DIED
 from consumer.ledger.tables import REASON_CHARS, EventRow
 from consumer.replay.rebuild import Rebuilt
@@ -47,16 +50,16 @@ def rebuild(
     as_json: Json = False,
 ) -> None:
     """Drop a plugin's tables and derive them again from the runs that the ledger has, with `work` stopped. So is it for
-    `--dry-run`: both keep others from writing meanwhile. Refused when anybody would be told something else than was
-    told. On PostgreSQL a long past takes a temporary table: the user needs TEMPORARY on the database, which everybody
-    has unless it was taken away."""
+    `--dry-run`: no `work` starts meanwhile, and no other rebuild, import or prune. Refused when anybody would be told
+    something else than was told. On PostgreSQL a long past takes a temporary table: the user needs TEMPORARY on the
+    database, which everybody has unless it was taken away."""
     settings = settings_for(Role.OPERATE)
     if give_up:
         if plugin != ALL or dry_run:
             raise UsageError("--give-up goes with `all` alone")
         reason = checked_reason(reason)
         consent("let `work` begin with tables that lack orders, gifts and holds which came in from archives?", yes=yes)
-        names = run(_given_up(settings, reason))
+        names = run(_given_up(settings, reason, Output(as_json).line))
         Output(as_json).document({"given_up": names})
         Output(as_json).line(
             f"`work` waits for no rebuild any more; owed it is all the same: {', '.join(names) or '-'}"
@@ -70,8 +73,9 @@ def rebuild(
         _consent(plugins, registry, frozenset(table or ()), yes=yes)
     lacking = not_here(registry) if plugin == ALL else []
     is_whole = plugin == ALL and not lacking
-    found = run(_rebuild(settings, registry, plugins, reason, is_whole=is_whole, dry_run=dry_run))
     output = Output(as_json)
+    rebuilt = _rebuild(settings, registry, plugins, reason, is_whole=is_whole, dry_run=dry_run, say=output.line)
+    found = run(rebuilt)
     output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found], "lacking": lacking})
     output.table(
         ["application", "table", "rows before", "rows after", "same", "differs in"],
@@ -99,8 +103,17 @@ def _consent(plugins: Sequence[str], registry: Registry, named: frozenset[str], 
 
 
 async def _rebuild(
-    settings: Settings, registry: Registry, plugins: Sequence[str], reason: str, *, is_whole: bool, dry_run: bool
+    settings: Settings,
+    registry: Registry,
+    plugins: Sequence[str],
+    reason: str,
+    *,
+    is_whole: bool,
+    dry_run: bool,
+    say: Callable[[str], None],
 ) -> Sequence[Rebuilt]:
+    """With the lease of who derives, which `work` asks for as it begins. Raises AnotherLeads, WorkGoesOn, NotDerived,
+    RebuildDiffers."""
     found: list[Rebuilt] = []
 
     async def noted(session: AsyncSession, application: str) -> None:
@@ -109,32 +122,39 @@ async def _rebuild(
             subject=f"plugin:{','.join(plugins)}"[:100], reason=reason[:REASON_CHARS],
         )  # fmt: skip
 
-    async with ledger(settings, whole=True) as database:
+    async def derived() -> None:
         await require_rest(database)
-        if not dry_run:
-            async with database.reading() as session:
+        async with database.reading() as session:
+            if not dry_run:
                 await derivation.require_all_in(session)
+            owed = await derivation.marks(session)
+            names = await each_of(session, EventRow.__table__.c.application)
         if plugins:
-            async with database.reading() as session:
-                names = await each_of(session, EventRow.__table__.c.application)
             made = rebuild_of(plugins, database, registry, settings.handler_options)
             for name in names:
-                found += await made.run(name, dry_run=dry_run, noted=noted)
+                found.extend(await made.run(name, dry_run=dry_run, noted=noted))
         if is_whole and not dry_run:
             async with database.transaction() as session:
-                await derivation.settle(session)
+                await derivation.settle(session, owed)
+
+    async with ledger(settings, whole=True) as database:
+        await alone(database, leader_of(database, SystemClock(), REBUILD), say, derived)
     return found
 
 
-async def _given_up(settings: Settings, reason: str) -> Sequence[str]:
-    async with ledger(settings, whole=True) as database, database.transaction() as session:
-        names = await derivation.give_up(session)
-        for name in names:
-            audit.note(
-                session, at=await shared_time(session), application=name, actor=actor(), action="rebuild.given_up",
-                subject="plugin:all", reason=reason[:REASON_CHARS],
-            )  # fmt: skip
-    return names
+async def _given_up(settings: Settings, reason: str, say: Callable[[str], None]) -> Sequence[str]:
+    async def given_up() -> Sequence[str]:
+        async with database.transaction() as session:
+            names = await derivation.give_up(session)
+            for name in names:
+                audit.note(
+                    session, at=await shared_time(session), application=name, actor=actor(), action="rebuild.given_up",
+                    subject="plugin:all", reason=reason[:REASON_CHARS],
+                )  # fmt: skip
+        return names
+
+    async with ledger(settings, whole=True) as database:
+        return await alone(database, leader_of(database, SystemClock(), REBUILD), say, given_up)
 
 
 async def require_rest(database: Database, roles: Collection[str] = WORKS, *, since: datetime | None = None) -> None:

@@ -1,8 +1,8 @@
 """Lead: a walk of a command waits for the lead of its application, and tells who keeps it (case B26).
 
 A process that was killed leaves its lease behind for some seconds: nobody walks then, and who gave up at once, content,
-would have done nothing. Who leads is in the lease: a command's holder ends with a word of it (BACKFILL, or COMMAND for
-the others), that of a `sync` does not.
+would have done nothing. Who leads is in the lease: a command's holder ends with a word of it (one of NAMES, or COMMAND
+for the others), that of a `sync` does not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 from consumer.clock import Clock
 from consumer.errors import AnotherLeads
 from consumer.ledger import Database, leases
-from consumer.ledger.leases import Lease
+from consumer.ledger.leases import IMPORT, REBUILD, Lease
 
 T = TypeVar("T")
 
@@ -23,7 +23,10 @@ SLACK_S: Final = 2.0
 SYNC: Final = "sync"
 BACKFILL: Final = "backfill"
 COMMAND: Final = "command"
-NAMES: Final = {SYNC: "a `sync` process", BACKFILL: "another `backfill`"}
+NAMES: Final = {
+    SYNC: "a `sync` process", BACKFILL: "another `backfill`", IMPORT: "an `events import --missing`",
+    REBUILD: "a `rebuild`",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Wait(Generic[T]):
                 return Led(led_by(lease))
             if waited_s >= most_s:
                 raise AnotherLeads(
-                    f"{_name(lease)} keeps the lead; nothing was walked, and nobody else does it: try again later",
+                    f"{_name(lease)} keeps the lead; nothing was done here, and nobody else does it: try again later",
                     **refused.fields,
                 ) from refused
             before = lease or before

@@ -11,14 +11,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.console.invariants import access, orders
 from consumer.console.invariants.cures import in_order, problem
-from consumer.console.invariants.kept import NOT_DERIVED
+from consumer.console.invariants.kept import not_derived
 from consumer.console.invariants.orders import BookedOrder, Findings
 from consumer.console.invariants.payments import SUCCEEDED, Around, Payment, classified
 from consumer.console.invariants.report import Class, Report, micro_of
 from consumer.console.invariants.service import PAGE, Seen, Service
 from consumer.events import parse_time
 from consumer.ledger import Database
-from consumer.ledger.archiving import derivation
 from consumer.ledger.handling import queue, requests
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import status_of
@@ -106,9 +105,9 @@ class Check:
         """What the built-in handlers gave up is in no book; nor is what came in from archives, before a rebuild."""
         async with self._database.reading() as session:
             counts = await queue.count_by_status(session, report.application)
-            owed = await derivation.owed(session)
-        if report.application in owed:
-            self._name(report, NOT_DERIVED, "plugin", "all")
+            lacking = await not_derived(session)
+        if code := lacking.get(report.application):
+            self._name(report, code, "plugin", "all")
         for (handler, status), count in sorted(counts.items()):
             if count and status == RunStatus.DEAD and handler.startswith(BUILT_IN):
                 self._name(report, "projection_dead", "handler", handler, f": {count} run(s)")

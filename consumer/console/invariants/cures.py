@@ -66,6 +66,8 @@ CURES: Final[Mapping[str, tuple[str, str]]] = {
                         "consumer dead redrive --handler {subject} --application {application} --reason …"),
     "not_derived": ("events came in from archives, and no rebuild since: orders, gifts and holds may be lacking",
                     "consumer rebuild all --reason …"),
+    "import_cut": ("an import of archives goes on, or was cut: half of a past is no ground to derive from",
+                   "consumer events import --missing DIR"),
 }  # fmt: skip
 """Code to what it says, and the command."""
 

@@ -19,9 +19,10 @@ TRUE_FOR: Final = timedelta(hours=3)
 """`console` looks every hour. What an older account said proves nothing, either way."""
 SUBJECTS_MAX: Final = 3
 NOT_DERIVED: Final = "not_derived"
+IMPORT_CUT: Final = "import_cut"
 ORDERS_WAIT: Final = frozenset({
     "paid_not_taken", "paid_not_requested", "request_lost", "no_handler", "fulfilment_dead", "projection_dead",
-    NOT_DERIVED,
+    NOT_DERIVED, IMPORT_CUT,
 })  # fmt: skip
 """What of it leaves somebody without what was paid."""
 
@@ -54,10 +55,14 @@ async def wrong(session: AsyncSession, now: datetime) -> dict[str, Account]:
         for name, one in sorted(found.items())
         if (one.broken or one.residual) and one.at is not None and now - one.at <= TRUE_FOR
     }
-    for name in sorted(await derivation.owed(session)):
-        lately[name] = _not_derived(lately.get(name, Account(at=now)))
+    lacking = await not_derived(session)
+    for name, code in sorted(lacking.items()):
+        one = lately.get(name, Account(at=now))
+        lately[name] = replace(one, broken={**one.broken, code: 1}, subjects={**one.subjects, code: ("all",)})
     return lately
 
 
-def _not_derived(one: Account) -> Account:
-    return replace(one, broken={**one.broken, NOT_DERIVED: 1}, subjects={**one.subjects, NOT_DERIVED: ("all",)})
+async def not_derived(session: AsyncSession) -> Mapping[str, str]:
+    """By application, what it lacks of what came in from archives: a rebuild, or first the rest of an import."""
+    code = IMPORT_CUT if await derivation.is_half(session) else NOT_DERIVED
+    return dict.fromkeys(await derivation.owed(session), code)

@@ -4,44 +4,74 @@ done, so no worker will make up for it: only a rebuild of all plugins does."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotDerived
-from consumer.ledger import audit
+from consumer.ledger import audit, leases
 from consumer.ledger.engine.database_time import shared_time
+from consumer.ledger.leases import ARCHIVES, FAR, IMPORT, LEASE_S, REBUILD
 from consumer.ledger.reading import key_values
 
 BEGINS: Final = "archive/not_derived/"
 OWED: Final = "owed"
 COMING: Final = "archive/coming"
 COMING_FOR: Final = timedelta(hours=1)
-"""Longer than a trail takes; what follows it owes. One that was killed before events came in keeps nobody for ever."""
+"""Longer than a trail takes; then events come in. One that was killed before that keeps nobody for ever."""
+HALF: Final = "archive/half"
+"""Events came in, and it is not known that all did: that does not end by itself."""
 CUT: Final = "`events import --missing` is under way, or was cut: type it again, then `consumer rebuild all`"
+UNDER_WAY: Final = "`consumer rebuild`, or `events import --missing`, is under way: start again when it is over"
 
 
-async def begin(session: AsyncSession) -> None:
-    """Events are about to come in: no worker starts until `end`, or COMING_FOR is over."""
-    await key_values.keep(session, COMING, (await shared_time(session)).isoformat())
+@dataclass(frozen=True)
+class Mark:
+    """What an application owes: the text as it is stored, and the newest entry of the trail when it began to owe. None:
+    nobody knows, or nothing waits."""
+
+    text: str
+    entry: int | None
 
 
-async def end(session: AsyncSession) -> None:
-    """What was about to come in is in, or does not come."""
-    await key_values.keep(session, COMING, "")
+async def begin(session: AsyncSession) -> str:
+    """Events are about to come in: no worker starts until `end`, which takes what this returns. Before the first of
+    them is in, none waits longer than COMING_FOR."""
+    began = (await shared_time(session)).isoformat()
+    await key_values.keep(session, COMING, began)
+    return began
+
+
+async def end(session: AsyncSession, began: str, *, is_whole: bool) -> None:
+    """What was about to come in is in (`is_whole`), or the rest of it does not come now."""
+    await key_values.swap(session, COMING, began, "")
+    if is_whole:
+        await key_values.keep(session, HALF, "")
 
 
 async def owe(session: AsyncSession, applications: Iterable[str]) -> None:
-    """Events of these came in when the audit trail had its newest entry. One that waits already waits from then on."""
-    waiting = {application for application, entry in (await _marks(session)).items() if entry is not None}
-    for application in sorted(set(applications) - waiting):
-        await key_values.keep(session, f"{BEGINS}{application}", f"{OWED} {await audit.newest_id(session)}")
+    """Events of these came in when the audit trail had its newest entry. One that waits already waits from then on; its
+    mark is a new one all the same, which a rebuild that began before does not settle."""
+    known, names = await marks(session), sorted(set(applications))
+    if names and (coming := await key_values.load(session, COMING)):
+        await key_values.keep(session, HALF, coming)
+    for application in names:
+        entry = known[application].entry if application in known else None
+        entry = await audit.newest_id(session) if entry is None else entry
+        await key_values.keep(session, f"{BEGINS}{application}", f"{OWED} {entry} {uuid4().hex}")
 
 
 async def owed(session: AsyncSession) -> frozenset[str]:
     """The applications of which the tables lack what events tell that came in."""
-    return frozenset(await _marks(session))
+    return frozenset(await marks(session))
+
+
+async def is_half(session: AsyncSession) -> bool:
+    """Whether of what was to come in only a part did, so far."""
+    return bool(await key_values.load(session, HALF))
 
 
 async def require_derived(session: AsyncSession) -> frozenset[str]:
@@ -49,41 +79,56 @@ async def require_derived(session: AsyncSession) -> frozenset[str]:
     agrees with what was told. So where a handler has changed something since, it is too late to wait for one: what is
     owed is returned. So it is where no entry is known: an operator gave up, or a version before 2026-11-30 took it in.
     Raises NotDerived."""
+    await _require_nobody_derives(session)
     await require_all_in(session)
-    marks = await _marks(session)
-    for entry in {entry for entry in marks.values() if entry is not None}:
+    known = await marks(session)
+    for entry in {mark.entry for mark in known.values() if mark.entry is not None}:
         if not await audit.handled_after(session, entry):
-            raise NotDerived(applications=", ".join(sorted(marks)))
-    return frozenset(marks)
+            raise NotDerived(applications=", ".join(sorted(known)))
+    return frozenset(known)
+
+
+async def _require_nobody_derives(session: AsyncSession) -> None:
+    """What a worker writes beside a rebuild is lost, or counted twice."""
+    lease = await leases.current(session, ARCHIVES)
+    if lease is None or not lease.holder.endswith((f"/{IMPORT}", f"/{REBUILD}")):
+        return
+    if 0 < (lease.until - await shared_time(session)).total_seconds() <= FAR * LEASE_S:
+        raise NotDerived(UNDER_WAY)
 
 
 async def require_all_in(session: AsyncSession) -> None:
-    """Raises NotDerived while events come in, or an import was cut lately: half of a past is no ground to derive from,
-    nor to work on."""
+    """Raises NotDerived while events come in, and where an import was cut when some were in, or lately: half of a past
+    is no ground to derive from, nor to work on."""
     coming = await key_values.load(session, COMING)
-    if coming and await shared_time(session) - datetime.fromisoformat(coming) < COMING_FOR:
+    is_coming = coming and await shared_time(session) - datetime.fromisoformat(coming) < COMING_FOR
+    if is_coming or await is_half(session):
         raise NotDerived(CUT)
 
 
 async def give_up(session: AsyncSession) -> Sequence[str]:
     """Nothing waits any more for a rebuild that cannot agree, nor for an import that was cut; it stays owed. The
     applications, in order."""
-    names = sorted(await _marks(session))
+    names = sorted(await marks(session))
     for application in names:
         await key_values.keep(session, f"{BEGINS}{application}", OWED)
-    await end(session)
+    for name in (COMING, HALF):
+        await key_values.keep(session, name, "")
     return names
 
 
-async def settle(session: AsyncSession) -> None:
-    """The tables of all plugins were derived again, of every application."""
-    for application in await _marks(session):
-        await key_values.keep(session, f"{BEGINS}{application}", "")
-    await end(session)
+async def settle(session: AsyncSession, known: Mapping[str, Mark]) -> None:
+    """The tables of all plugins were derived again, of every application. `known`: the marks when that began."""
+    for application, mark in known.items():
+        await key_values.swap(session, f"{BEGINS}{application}", mark.text, "")
 
 
-async def _marks(session: AsyncSession) -> Mapping[str, int | None]:
-    """Application to the newest entry of the trail when it began to owe; None: nobody knows, or nothing waits."""
+async def marks(session: AsyncSession) -> Mapping[str, Mark]:
+    """What is owed, by application."""
     found = await key_values.beginning(session, BEGINS)
-    entries = {name.removeprefix(BEGINS): value.removeprefix(OWED).strip() for name, value in found.items() if value}
-    return {application: int(entry) if entry else None for application, entry in entries.items()}
+    return {name.removeprefix(BEGINS): Mark(text, _entry(text)) for name, text in found.items() if text}
+
+
+def _entry(text: str) -> int | None:
+    words = text.split()
+    return int(words[1]) if len(words) > 1 else None

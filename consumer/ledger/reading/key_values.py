@@ -3,7 +3,7 @@ budget, whose texts can be looked at here, too."""
 
 from __future__ import annotations
 
-from sqlalchemy import Table, select
+from sqlalchemy import Table, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import insert_into
@@ -30,3 +30,9 @@ async def keep(session: AsyncSession, name: str, value: str) -> None:
     insert = insert_into(_BUDGETS, session.get_bind().dialect.name)
     statement = insert.on_conflict_do_update(index_elements=["name"], set_={"value": insert.excluded.value})
     await session.execute(statement, {"name": name, "value": value})
+
+
+async def swap(session: AsyncSession, name: str, was: str, value: str) -> None:
+    """Store the text of this name if `was` is what is there; else nothing."""
+    there = (_BUDGETS.c.name == name, _BUDGETS.c.value == was)
+    await session.execute(update(_BUDGETS).where(*there).values(value=value))

@@ -105,7 +105,7 @@ async def test_who_does_something_else_is_no_reason_to_be_content(holder: str, s
     other = Other(holder)
     with pytest.raises(AnotherLeads) as refused:
         await other.answer(served_by)
-    assert "nothing was walked" in refused.value.message
+    assert "nothing was done here" in refused.value.message
     assert refused.value.fields == {"role": "sync/default"}
     assert other.clock.monotonic() <= LEASE_S * 4 / 3 + 3
 

@@ -252,6 +252,9 @@ PLANTED: dict[str, tuple[str, str, Plant]] = {
             "'2026-01-01 00:00:00.000000', '2026-01-01 00:00:00.000000')")),
     "events from archives, and no rebuild": (
         "not_derived", "all", sql("INSERT INTO budgets (name, value) VALUES ('archive/not_derived/default', 'owed')")),
+    "events from archives, and the rest of them is lacking": (
+        "import_cut", "all", sql(
+            "INSERT INTO budgets (name, value) VALUES ('archive/not_derived/default', 'owed'), ('archive/half', 'x')")),
 }  # fmt: skip
 
 

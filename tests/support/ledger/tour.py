@@ -296,6 +296,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "console.alarms.unread.asked_in_vain": [{"before": NOW}], "console.alarms.unread.unread_in_vain": [{"before": NOW}],
     "console.alarms.taken.keep": [{"seq": 5}],
     "console.invariants.kept.keep": [{"account": Account(at=NOW)}],
+    "ledger.reading.key_values.swap": [{"was": "", "value": "x"}],
     "ledger.reading.key_values.keep": [{"value": "x"}], "ledger.reading.key_values.beginning": [{"prefix": "account/"}],
 }  # fmt: skip
 """Calls that want more than what the names say."""

@@ -53,7 +53,7 @@ async def test_a_rebuild_that_is_owed_is_told_without_an_account(database: Datab
     assert code == "invariants_broken"
     assert "1 not_derived (all); `consumer invariants` names each with its cure" in text
     async with database.transaction() as session:
-        await derivation.settle(session)
+        await derivation.settle(session, await derivation.marks(session))
     assert await told(database) == []
 
 
