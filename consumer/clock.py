@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 AGREES = timedelta(seconds=2)
+SET_BACK = timedelta(seconds=30)
+"""A time that is later than now by more was written by a clock that was ahead, and has been set back since."""
 
 PACE_SHARE = 0.1
 TICK_S, TICKS_FROM_S = 1.0, 0.25

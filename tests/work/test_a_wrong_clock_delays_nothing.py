@@ -13,23 +13,24 @@ from types import ModuleType
 
 import aiohttp
 import pytest
-from sqlalchemy import Table, select
+from sqlalchemy import Table, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.testing import capture_logs
 
 from consumer.app import App
 from consumer.app.heartbeat import Heartbeat
 from consumer.broker import Message
-from consumer.clock import AGREES, SharedClock, SystemClock
+from consumer.clock import AGREES, SET_BACK, SharedClock, SystemClock
 from consumer.events import Locators
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.handling import events, outbox, queue, runs
+from consumer.ledger.handling import events, handlers, outbox, queue, runs
 from consumer.ledger.handling.outbox import Emitted
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import hints, read_requests
 from consumer.ledger.tables import ObservationRow, ReadRow, RunStatus
-from consumer.plugin import Context, Emission, Event, ReadRequest, RetryLater, handles
+from consumer.plugin import Context, Emission, Event, ReadRequest, RetryLater, declared, handles
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sandbox.scenarios.stage import Stage
 from consumer.settings import Role, Settings, load_settings
@@ -403,10 +404,10 @@ async def test_what_was_put_off_by_a_clock_that_was_ahead_is_due_and_no_timer_is
         await runs.add(session, [waiting(handler="x:z", event_id="evt_dead", seq=3, key="c", next_at=now)], now)
         assert await runs.claim(session, handler="x:z", worker="dead", limit=9, now=ahead, lease_s=15)
     async with database.transaction() as session:
-        await outbox.after_set_back(session, now, ahead)
-        await read_requests.after_set_back(session, now)
-        await hints.after_set_back(session, now)
-        assert not await runs.after_set_back(session, now, 15)
+        assert await outbox.after_set_back(session, now) == 1
+        assert await read_requests.after_set_back(session, now) == 2
+        assert await hints.after_set_back(session, now) == 1
+        assert await runs.after_set_back(session, now, 15) == 1
     async with database.reading() as session:
         assert [one.event_id for one in await outbox.due(session, now, 9)] == ["drv_at_once"]
         assert [one.object_id for one in await read_requests.due(session, now, 9)] == ["at_once", "tried"]
@@ -423,18 +424,66 @@ async def test_an_attempt_under_way_while_the_clock_was_set_back_is_not_put_off(
     """It reckoned its next time by the wrong clock, and stores it after what was put off had been made due."""
     machine = WrongClock(timedelta(0))
     set_back = ClockSetBack(database, machine)
+    while await set_back.heed():
+        pass
     machine.off = timedelta(hours=1)
     assert not await set_back.heed()
     ahead, machine.off = machine.now(), timedelta(0)
     assert await set_back.heed()
-    async with database.transaction() as session:
-        run = Run(application="default", event_id="evt_slow", handler="x:y", seq=1, key="a",
-                  blocking=True, status=RunStatus.RETRYING, next_at=ahead)  # fmt: skip
-        await runs.add(session, [run], ahead)
+    await is_added(database, "evt_slow", ahead, ahead)
     while await set_back.heed():
         pass
     async with database.reading() as session:
         assert await queue.next_due(session, NOW) == {"x:y": NOW}
+
+
+async def is_added(database: Database, event_id: str, next_at: datetime, now: datetime) -> None:
+    async with database.transaction() as session:
+        run = Run(application="default", event_id=event_id, handler="x:y", seq=len(event_id), key=event_id,
+                  blocking=True, status=RunStatus.RETRYING, next_at=next_at)  # fmt: skip
+        await runs.add(session, [run], now)
+
+
+async def test_who_begins_makes_due_what_a_wrong_clock_left_and_nothing_else(database: Database) -> None:
+    """All roles ended while the ledger's clock was ahead: nobody saw it set back. Two workers begin at once."""
+    now = datetime.now(UTC)
+    skewed, days = now + SET_BACK * 0.9, timedelta(days=3)
+    await is_added(database, "evt_wrong", now + timedelta(days=1), now + timedelta(days=1))
+    await is_added(database, "evt_put_off", now + days, now)
+    await is_added(database, "evt_of_one_whose_clock_differs", skewed + days, skewed)
+    asked = [ReadRequest(kind="order", object_id=name) for name in ("soon", "often")]
+    async with database.transaction() as session:
+        await read_requests.ask(session, "default", asked, now)
+        soon, often = sorted(await read_requests.due(session, now, 9), key=lambda one: one.object_id, reverse=True)
+        await read_requests.put_off(session, soon, due_at=now + timedelta(minutes=7), code="timeout")
+        await session.execute(update(READS).where(READS.c.object_id == "often").values(attempts=9))
+        await read_requests.put_off(session, often, due_at=now + timedelta(hours=6), code="timeout")
+    with capture_logs() as said:
+        await asyncio.gather(*(ClockSetBack(database, SystemClock()).heed() for _ in range(2)))
+    assert [(one["event"], one["made_due"]) for one in said] == [("clock_was_ahead", 1)]
+    async with database.transaction() as session:
+        then = now + timedelta(minutes=1)
+        found = await runs.claim(session, handler="x:y", worker="w", limit=9, now=then, lease_s=15)
+        assert [one.event_id for one in found] == ["evt_wrong"]
+        assert not await read_requests.due(session, then, 9)
+
+
+async def test_who_was_seen_by_a_wrong_clock_is_missed_when_it_is_right(database: Database) -> None:
+    now = datetime.now(UTC)
+
+    @handles("parcel.due", name="clocked:take")
+    async def take(event: Event, ctx: Context) -> None:
+        """Nothing."""
+
+    known = declared(take)
+    assert known is not None
+    async with database.transaction() as session:
+        await handlers.register(session, [known], now + timedelta(days=1))
+    await ClockSetBack(database, SystemClock()).heed()
+    async with database.reading() as session:
+        [row] = await handlers.everyone(session)
+        assert is_now(row.first_seen_at)
+        assert is_now(row.last_seen_at)
 
 
 @OFF

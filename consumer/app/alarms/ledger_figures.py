@@ -74,8 +74,7 @@ class LedgerFigures:
         counts, ages = Counter[tuple[str, ...]](), defaultdict[tuple[str, ...], float](float)
         for waiting in await unfulfilled(session):
             counts[waiting.application,] += waiting.count
-            age_s = (self._clock.now() - waiting.oldest_at).total_seconds()
-            ages[waiting.application,] = max(ages[waiting.application,], age_s)
+            ages[waiting.application,] = max(ages[waiting.application,], waiting.age_s(self._clock.now()))
         self._unfulfilled.show(counts)
         self._unfulfilled_seconds.show(ages)
 

@@ -251,14 +251,20 @@ def _unarchived(last: LastPass) -> str:
 def _unfulfilled(waiting: Waiting, now: datetime, shippers: Sequence[str]) -> Iterator[Finding]:
     """Money was taken and nothing shipped: the business's own alarm (case O5). What is held waits for a decision; all
     else is stuck. Orders that no handler took although one could now are told at once: no time mends that."""
-    age_s = _age_s(waiting.oldest_at, now)
+    age_s = waiting.age_s(now)
     is_passed_over = waiting.reason == "no_handler" and shippers
     if age_s < UNFULFILLED_LATE_S and not is_passed_over:
         return
     text = f"{waiting.application}: {waiting.count} paid order(s) not fulfilled ({waiting.reason})"
-    text = f"{text}, the oldest for {age_s / 60:.0f} min"
+    text = f"{text}, the oldest {_since(waiting, now)}"
     grade = Grade.DEGRADED if waiting.reason == HELD else Grade.STUCK
     yield Finding(grade, "paid_unfulfilled", text + _cure(waiting, shippers))
+
+
+def _since(waiting: Waiting, now: datetime) -> str:
+    if waiting.oldest_at <= now:
+        return f"for {waiting.age_s(now) / 60:.0f} min"
+    return f"of {shown(waiting.oldest_at)}, which is to come: a clock was ahead; once it is right, restart `work`"
 
 
 def _cure(waiting: Waiting, shippers: Sequence[str]) -> str:

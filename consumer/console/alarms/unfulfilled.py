@@ -46,6 +46,11 @@ class Waiting:
     count: int
     oldest_at: datetime
 
+    def age_s(self, now: datetime) -> float:
+        """For how long the oldest waits. Where that is far from now it is late, also by a time that is to come: a clock
+        was ahead when the order came, and nobody knows for how long."""
+        return abs((now - self.oldest_at).total_seconds())
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOrder:

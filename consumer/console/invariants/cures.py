@@ -41,6 +41,8 @@ CURES: Final[Mapping[str, tuple[str, str]]] = {
                                 "consumer explain order {subject} --application {application}"),
     "fulfilled_unrequested": ("a handler fulfilled it, and the books do not show a request", LOST_ROW),
     "request_lost": ("fulfilment was requested, and the request is gone", "consumer events import FILE"),
+    "requested_ahead": ("requested at a time that is to come, and not done; once the clock is right, restart `work`",
+                        "consumer explain order {subject} --application {application}"),
     "fulfilment_dead": ("paid, and its fulfilment is dead",
                         "consumer replay plan --status dead --order {subject} --application {application}"),
     "no_handler": ("paid, and no handler has fulfilled it",

@@ -21,8 +21,8 @@ SUBJECTS_MAX: Final = 3
 NOT_DERIVED: Final = "not_derived"
 IMPORT_CUT: Final = "import_cut"
 ORDERS_WAIT: Final = frozenset({
-    "paid_not_taken", "paid_not_requested", "request_lost", "no_handler", "fulfilment_dead", "projection_dead",
-    NOT_DERIVED, IMPORT_CUT,
+    "paid_not_taken", "paid_not_requested", "request_lost", "requested_ahead", "no_handler", "fulfilment_dead",
+    "projection_dead", NOT_DERIVED, IMPORT_CUT,
 })  # fmt: skip
 """What of it leaves somebody without what was paid."""
 

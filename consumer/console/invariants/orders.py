@@ -131,10 +131,14 @@ def _of_hold(one: BookedOrder, now: datetime) -> list[str]:
 
 
 def _of_request(request: Request | None, requested_at: datetime, now: datetime) -> list[str]:
+    is_ahead = requested_at - now >= UNDERWAY  # a clock was ahead
     if request is None or (request.arrived_at is None and request.is_sent and not request.runs):
-        is_underway = now - requested_at < UNDERWAY
+        is_underway = now - requested_at < UNDERWAY and not is_ahead
         return [] if is_underway else ["request_lost"]
     if RunStatus.DEAD in request.states:
         return ["fulfilment_dead"]
     is_untaken = not request.runs and not request.is_history
-    return ["no_handler"] * (is_untaken and request.arrived_at is not None)
+    if is_untaken and request.arrived_at is not None:
+        return ["no_handler"]
+    is_waiting = is_untaken or not request.states.isdisjoint({RunStatus.RETRYING, RunStatus.PARKED})
+    return ["requested_ahead"] * (is_ahead and is_waiting)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column, Select, func, select
+from sqlalchemy import Column, Select, Update, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 COUNT_MAX: Final = 250_000
@@ -16,6 +16,12 @@ COUNT_MAX: Final = 250_000
 async def up_to(session: AsyncSession, wanted: Select[Any], most: int = COUNT_MAX) -> int:
     """How many rows that is, or `most`. Give it rows in the order of an index, and it reads only that."""
     return int((await session.execute(select(func.count()).select_from(wanted.limit(most).subquery()))).scalar_one())
+
+
+async def changed(session: AsyncSession, change: Update) -> int:
+    """Change these rows; how many they were."""
+    done = await session.execute(change)
+    return int(done.rowcount)  # type: ignore[attr-defined]  # a cursor's result has it
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Select, Table, delete, func, literal, not_, select, update
+from sqlalchemy import Select, Table, case, delete, func, literal, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.clock import SET_BACK
 from consumer.columns import among, insert_into
+from consumer.ledger.engine.counting import changed
 from consumer.ledger.tables import REASON_CHARS, HandlerPauseRow, HandlerRow
 
 if TYPE_CHECKING:
@@ -90,6 +92,15 @@ async def register(session: AsyncSession, handlers: Sequence[Handler], now: date
             for handler in sorted(handlers, key=lambda one: one.name)
         ]
         await session.execute(statement, rows)
+
+
+async def after_set_back(session: AsyncSession, now: datetime) -> int:
+    """Where the clock was ahead, and was set back, who was seen meanwhile was seen now, and not for as long as it was
+    wrong; returns how many they are."""
+    seen = (_HANDLERS.c.first_seen_at, _HANDLERS.c.last_seen_at)
+    lowered = {column.name: case((column > now, now), else_=column) for column in seen}
+    wrong = or_(*(column > now + SET_BACK for column in seen))
+    return await changed(session, update(_HANDLERS).where(wrong).values(lowered))
 
 
 async def paused(session: AsyncSession) -> Paused:

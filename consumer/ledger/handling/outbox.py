@@ -36,7 +36,7 @@ from consumer.clock import AGREES
 from consumer.columns import Given, among, among_given, unindexed
 from consumer.events import Event, Source
 from consumer.ledger.engine.chunks import grouped
-from consumer.ledger.engine.counting import up_to
+from consumer.ledger.engine.counting import changed, up_to
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.tables import OutboxRow
 from consumer.telemetry.way import onwards
@@ -290,12 +290,12 @@ async def publish_again(session: AsyncSession, numbers: Sequence[int]) -> None:
     await session.execute(update(_OUTBOX).where(among(_OUTBOX.c.seq, numbers)).values(published_at=None))
 
 
-async def after_set_back(session: AsyncSession, now: datetime, until: datetime) -> None:
-    """The clock was ahead, at most as far as `until`, and was set back: what was emitted to go at once is due now.
-    Timers keep their time."""
-    waits = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before > now, _OUTBOX.c.not_before <= until)
+async def after_set_back(session: AsyncSession, now: datetime) -> int:
+    """Where the clock was ahead, and was set back, what was emitted to go at once is due now; returns how many that
+    are. Timers keep their time."""
+    waits = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before > now)
     at_once = _OUTBOX.c.not_before <= _OUTBOX.c.created_at
-    await session.execute(update(_OUTBOX).where(*waits, at_once).values(not_before=now))
+    return await changed(session, update(_OUTBOX).where(*waits, at_once).values(not_before=now))
 
 
 async def waiting(session: AsyncSession, now: datetime) -> tuple[int, datetime | None]:

@@ -37,6 +37,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.clock import SET_BACK
 from consumer.columns import Given, among_given
 from consumer.ledger import processes
 from consumer.ledger.engine.chunks import grouped, matching
@@ -555,15 +556,15 @@ async def release(session: AsyncSession, page: lanes.Page, now: datetime) -> int
     return await _let_go(session, page.stranded, now)
 
 
-async def after_set_back(session: AsyncSession, now: datetime, lease_s: float) -> bool:
-    """The clock was ahead, and was set back: what it put off is due now, and a claim ends within a lease; the living
-    renew theirs. Some thousand at once; returns whether there may be more. What somebody else is just changing is
-    passed over: it gets its new time there."""
+async def after_set_back(session: AsyncSession, now: datetime, lease_s: float) -> int:
+    """Where the clock was ahead, and was set back, what it put off is due now, and a claim ends within a lease; the
+    living renew theirs. At most SET_BACK_AT_ONCE of either; returns how many of the one that had more. What somebody
+    else is just changing is passed over: it gets its new time there. What waits for long by a right time goes on."""
     is_retrying, until = lanes.is_status(RunStatus.RETRYING), now + timedelta(seconds=lease_s)
     too_long = now + timedelta(seconds=2 * lease_s)
     found = 0
     for where, values in (
-        ((_RUNS.c.next_at > now, _RUNS.c.updated_at > now), {"next_at": now}),
+        ((_RUNS.c.next_at > now, _RUNS.c.updated_at > now + SET_BACK), {"next_at": now, "updated_at": now}),
         ((_RUNS.c.claimed_until > too_long,), {"claimed_until": until}),
     ):
         wanted = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler).where(is_retrying, *where)
@@ -571,7 +572,7 @@ async def after_set_back(session: AsyncSession, now: datetime, lease_s: float) -
         ids = [_id_of(row) for row in rows]
         await _set(session, ids, values)
         found = max(found, len(ids))
-    return found == SET_BACK_AT_ONCE
+    return found
 
 
 def first_status(*, blocked: bool) -> RunStatus:

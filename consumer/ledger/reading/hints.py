@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.columns import among, insert_into, unpacked_within
 from consumer.events import Delivery
 from consumer.ledger.engine.chunks import matching
+from consumer.ledger.engine.counting import changed
 from consumer.ledger.handling.events import EventKey
 from consumer.ledger.reading import room
 from consumer.ledger.tables import HintRow, SettledHintRow
@@ -51,9 +52,9 @@ async def keep(session: AsyncSession, deliveries: Sequence[Delivery], now: datet
         await session.execute(statement, [_hint_values(delivery, now) for delivery in unique.values()])
 
 
-async def after_set_back(session: AsyncSession, now: datetime) -> None:
-    """The clock was ahead, and was set back: what it put off is looked at now."""
-    await session.execute(update(_HINTS).where(_HINTS.c.next_at > now + LONGEST).values(next_at=now))
+async def after_set_back(session: AsyncSession, now: datetime) -> int:
+    """Where the clock was ahead, and was set back, what it put off is looked at now; returns how many that are."""
+    return await changed(session, update(_HINTS).where(_HINTS.c.next_at > now + LONGEST).values(next_at=now))
 
 
 async def held(session: AsyncSession) -> dict[str, tuple[int, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import Given, among, insert_into, unindexed
 from consumer.ledger.engine.chunks import matching
-from consumer.ledger.engine.counting import up_to
+from consumer.ledger.engine.counting import changed, up_to
 from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.tables import UNREADABLE, ReadRow, SequenceRow
 
@@ -38,6 +38,9 @@ _READS: Table = ReadRow.__table__
 _SEQUENCES: Table = SequenceRow.__table__
 READ_VERSION = "read_version"
 FIRST_TOLD: Final = 5
+SOON_TRIES: Final = 5
+SOON, LONGEST = timedelta(minutes=10), timedelta(hours=8)
+"""No read is put off for so long: the first SOON_TRIES times, and ever."""
 _ASKED = Given(
     _READS,
     ("application", "kind", "object_id", "asked", "due_at", "again_at", "attempts", "created_at", "traceparent"),
@@ -227,11 +230,12 @@ async def put_off(session: AsyncSession, read: ReadRow, *, due_at: datetime, cod
     )
 
 
-async def after_set_back(session: AsyncSession, now: datetime) -> None:
-    """The clock was ahead, and was set back: what was asked for meanwhile to be read at once is due now, and so is what
-    was tried in vain: to try it early harms nobody."""
-    put_off = or_(_READS.c.due_at <= _READS.c.created_at, _READS.c.attempts > 0)
-    await session.execute(update(_READS).where(_READS.c.due_at > now, put_off).values(due_at=now))
+async def after_set_back(session: AsyncSession, now: datetime) -> int:
+    """Where the clock was ahead, and was set back, what was asked for meanwhile to be read at once is due now, and so
+    is what was tried in vain and waits for longer than such a try puts it off. Returns how many that are."""
+    too_far = case((_READS.c.attempts <= SOON_TRIES, now + SOON), else_=now + LONGEST)
+    put_off = or_(_READS.c.due_at <= _READS.c.created_at, and_(_READS.c.attempts > 0, _READS.c.due_at > too_far))
+    return await changed(session, update(_READS).where(_READS.c.due_at > now, put_off).values(due_at=now))
 
 
 async def next_version(session: AsyncSession, count: int = 1) -> int:

@@ -20,6 +20,7 @@ from consumer.console.alarms.late_decisions import LateDecision
 from consumer.console.alarms.queues import Queue
 from consumer.console.alarms.unfulfilled import Waiting
 from consumer.console.find import Found
+from consumer.document import shown
 from consumer.errors import BrokerUnavailable
 from consumer.ledger import Database
 from consumer.ledger.engine.database import server_of
@@ -307,6 +308,16 @@ def test_paid_orders_that_wait_are_stuck_unless_they_wait_for_a_decision(reason:
         Grade.DEGRADED if reason == "held" else Grade.STUCK,
     )
     assert judge(WELL, unfulfilled=[replace(waiting, oldest_at=NOW - timedelta(minutes=4))]) == []
+
+
+# case: O5
+def test_paid_orders_of_a_time_to_come_are_late_unless_clocks_differ_by_as_much() -> None:
+    """They came while the ledger's clock was ahead: nobody knows for how long they wait."""
+    waiting = Waiting(application="default", reason="retrying", count=4, oldest_at=NOW + timedelta(days=1))
+    [finding] = judge(WELL, unfulfilled=[waiting])
+    assert (finding.code, finding.grade) == ("paid_unfulfilled", Grade.STUCK)
+    assert f"the oldest of {shown(waiting.oldest_at)}, which is to come" in finding.text
+    assert judge(WELL, unfulfilled=[replace(waiting, oldest_at=NOW + timedelta(minutes=4))]) == []
 
 
 # case: O5

@@ -198,6 +198,9 @@ PLANTED: dict[str, tuple[str, str, Plant]] = {
             "INSERT INTO fulfilment_finding (application, kind, subject, detail, opened_at) "
             "VALUES ('default', 'paid_unfulfillable', 'A1', '{}', '2026-01-01 00:00:00.000000')")),
     "the request is gone": ("request_lost", "lost", request_was_never_sent),
+    "requested by a clock that was ahead": (
+        "requested_ahead", "due", sql(
+            "UPDATE fulfilment_order SET requested_at = '2999-01-01 00:00:00.000000' WHERE order_id = 'due'")),
     "the shipping is dead": ("fulfilment_dead", "sad", dies),
     "nobody ships": ("no_handler", "alone", nobody_ships),
     "only a bystander took it": ("no_handler", "alone", only_statistics_took_it),
