@@ -129,9 +129,10 @@ def _open(handler: str, status: str, projections: Sequence[str]) -> Select[Any]:
     may want other events, too, and have far more of them."""
     event = and_(EVENTS.c.application == RUNS.c.application, EVENTS.c.id == RUNS.c.event_id)
     type_, at = (select(column).where(event).scalar_subquery() for column in (EVENTS.c.type, EVENTS.c.received_at))
+    since = func.coalesce(at, RUNS.c.created_at)  # one whose event is not here waits all the same
     emitted = and_(OUTBOX.c.application == RUNS.c.application, OUTBOX.c.event_id == RUNS.c.event_id, text(DERIVED))
     by = select(OUTBOX.c.handler).where(emitted).scalar_subquery()
-    wanted = select(RUNS.c.application, RUNS.c.event_id, type_, at, RUNS.c.key, by if projections else null())
+    wanted = select(RUNS.c.application, RUNS.c.event_id, type_, since, RUNS.c.key, by if projections else null())
     is_theirs = or_(type_ == REQUESTED, by.in_(projections)) if projections else type_ == REQUESTED
     counts = true() if handler in (PROVES, OBSERVES) else is_theirs
     return wanted.where(lanes.is_status(RunStatus(status)), RUNS.c.handler == handler, counts).limit(NEWEST)
