@@ -157,10 +157,12 @@ class Heartbeat:
             proofs = {name: _proof(problems.get(name)) for name in checks}
             proofs |= {name: Proof(code=error.code, reason=error.sentence()) for name, error in refused.items()}
             now = await shared_time(session)
-            if self._started_at is None:
-                self._started_at = now
+            await processes.after_set_back(session, now)
+            is_first = self._started_at is None
+            self._started_at = min(self._started_at or now, now)
+            if is_first:
                 await processes.forget_replaced(session, sorted(self.roles), socket.gethostname(), now)
-            if self._was is None or self._was[0] != ready:
+            if self._was is None or self._was[0] != ready or self._was[1] > now:
                 self._was = (ready, now)
             answered, unstored, flooded = self._webhooks()
             pulses = [

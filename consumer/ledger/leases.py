@@ -73,8 +73,15 @@ async def current(session: AsyncSession, role: str) -> Lease | None:
 
 async def led(session: AsyncSession, now: datetime) -> list[str]:
     """The applications that some process reads now, by name."""
-    roles = select(_LEASES.c.role).where(_LEASES.c.role.startswith(READER), _LEASES.c.until > now - LED_LATELY)
-    return sorted(role.removeprefix(READER) for role in await session.scalars(roles))
+    roles = select(_LEASES.c.role, _LEASES.c.until).where(_LEASES.c.role.startswith(READER))
+    held = [role for role, until in await session.execute(roles) if is_held(until, now, lately=LED_LATELY)]
+    return sorted(role.removeprefix(READER) for role in held)
+
+
+def is_held(until: datetime, now: datetime, *, lately: timedelta = timedelta(0)) -> bool:
+    """Whether somebody has the lead or the replay now, or had it `lately`, by when the lease ends. One that ends too
+    far from now holds nobody off (`acquire`)."""
+    return now - lately <= until <= now + timedelta(seconds=FAR * LEASE_S)
 
 
 async def release(session: AsyncSession, lease: Lease) -> None:

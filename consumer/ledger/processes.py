@@ -15,6 +15,7 @@ import orjson
 from sqlalchemy import ColumnElement, Exists, Table, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.clock import SET_BACK
 from consumer.columns import insert_into
 from consumer.ledger.base_tables import ProcessRow
 
@@ -98,6 +99,21 @@ def _values(pulse: Pulse, now: datetime) -> dict[str, Any]:
     values = asdict(pulse) | {"checks": orjson.dumps(checks).decode(), "seen_at": now, "stopped_at": None}
     del values["said"]
     return values | {"host": pulse.host[:HOST_CHARS], "version": pulse.version[:40]}
+
+
+async def after_set_back(session: AsyncSession, now: datetime) -> int:
+    """Where the clock was ahead, and was set back, who was seen meanwhile was seen now, and has lived for as long: else
+    one that died would look alive for as long as the clock was wrong. Returns how many they are."""
+    times = ("started_at", "since", "seen_at", "stopped_at")
+    key = (_PROCESSES.c.process, _PROCESSES.c.role)
+    wrong = select(*key, *(_PROCESSES.c[name] for name in times)).where(_PROCESSES.c.seen_at > now + SET_BACK)
+    rows = (await session.execute(wrong.order_by(*key).with_for_update(skip_locked=True))).mappings().all()
+    for row in rows:
+        ahead = row["seen_at"] - now
+        right = {name: row[name] - ahead for name in times if row[name] is not None}
+        one = (_PROCESSES.c.process == row["process"], _PROCESSES.c.role == row["role"])
+        await session.execute(update(_PROCESSES).where(*one).values(right))
+    return len(rows)
 
 
 async def forget_replaced(session: AsyncSession, roles: Sequence[str], host: str, now: datetime) -> None:

@@ -15,7 +15,7 @@ from consumer.app import log_parts
 from consumer.broker import GroupReport, TopicReport, open_broker
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.console.alarms.lives import apart
+from consumer.console.alarms.lives import apart, is_of_now
 from consumer.document import printable, shown
 from consumer.errors import BrokerError, BrokerUnavailable
 from consumer.ledger import log_memory
@@ -118,7 +118,7 @@ def strangers(report: GroupReport, processes: Sequence[Process]) -> list[str]:
 def elsewhere(report: GroupReport, processes: Sequence[Process], now: datetime) -> list[Process]:
     """Who reads as this group, and tells this ledger nothing though others do: it may write another one, a primary of
     before that still runs. Pure."""
-    if not any(now - one.seen_at < SETTLED_AFTER for one in processes):
+    if not any(is_of_now(one.seen_at, now, SETTLED_AFTER) for one in processes):
         return []
     quiet = (one for one in processes if one.stopped_at is None and now - one.seen_at > ELSEWHERE_AFTER)
     return list({one.process: one for one in quiet if one.process in report.clients}.values())
@@ -128,7 +128,9 @@ def _group(report: GroupReport, now: datetime, processes: Sequence[Process]) -> 
     found = []
     role = ROLE_OF.get(report.group.rpartition(".")[2], "")
     alive = [one for one in processes if one.role == role and one.stopped_at is None]
-    settled = [one for one in alive if now - one.started_at > SETTLED_AFTER and now - one.seen_at < SETTLED_AFTER]
+    settled = [
+        one for one in alive if now - one.started_at > SETTLED_AFTER and is_of_now(one.seen_at, now, SETTLED_AFTER)
+    ]
     if not report.members and settled:
         ago_s = max(0.0, (now - max(one.seen_at for one in settled)).total_seconds())
         text = f"nobody reads as group {report.group}, though `{role}` was seen {ago_s:.0f} s ago"

@@ -26,6 +26,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.output import shown as shown_value
 from consumer.cli.plugins import registry_of
 from consumer.console.alarms.late_decisions import late_decisions
+from consumer.console.alarms.lives import is_of_now
 from consumer.console.alarms.queues import queues
 from consumer.console.alarms.unfulfilled import HeldOrder, Waiting, longest_held, unfulfilled
 from consumer.console.alarms.unread import Unread, overdue, unread
@@ -282,7 +283,7 @@ async def _why_unheard(database: Database, listed: Sequence[Process], now: datet
     except LedgerError as error:
         return error
     living = [one.seen_at for one in listed if one.stopped_at is None]
-    if living and now - max(living) <= UNHEARD_AFTER:
+    if any(is_of_now(seen_at, now, UNHEARD_AFTER) for seen_at in living):
         return None
     probing = asyncio.create_task(database.probe())
     try:

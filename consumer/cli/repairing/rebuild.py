@@ -17,7 +17,7 @@ from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consen
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.cli.walking.alone import alone, leader_of
-from consumer.clock import SystemClock
+from consumer.clock import SET_BACK, SystemClock
 from consumer.errors import NotDerived, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
 from consumer.ledger.archiving import derivation
@@ -167,6 +167,7 @@ async def require_rest(database: Database, roles: Collection[str] = WORKS, *, si
             one.process
             for one in await processes.listed(session)
             if one.role in roles
+            and one.seen_at <= now + SET_BACK  # else a clock was ahead when it was seen
             and (one.seen_at >= since if since else one.stopped_at is None and now - one.seen_at < ALIVE)
             and not one.said.get(DIED, "").startswith(NotDerived.code)
         }

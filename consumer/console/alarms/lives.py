@@ -62,7 +62,12 @@ class LeftBehind:
 
 def is_living(one: Process, now: datetime) -> bool:
     """Whether it was neither stopped nor lost; one that said that it dies is dead."""
-    return one.stopped_at is None and DIED not in one.said and now - one.seen_at <= GONE_AFTER
+    return one.stopped_at is None and DIED not in one.said and is_of_now(one.seen_at, now)
+
+
+def is_of_now(at: datetime, now: datetime, within: timedelta = GONE_AFTER) -> bool:
+    """Whether that is about now. A time that is far to come is none: a clock that was ahead has written it."""
+    return abs(now - at) <= within
 
 
 def slow(processes: Sequence[Process], now: datetime) -> list[Process]:
@@ -118,7 +123,7 @@ def _has_died(one: Process, played: Sequence[Process], now: datetime) -> bool:
     if one.stopped_at is not None:
         return False
     is_replaced = any(other.host == one.host and other.started_at > one.seen_at for other in played)
-    return DIED in one.said or now - one.seen_at > (UNHEARD_AFTER if is_replaced else GONE_AFTER)
+    return DIED in one.said or not is_of_now(one.seen_at, now, UNHEARD_AFTER if is_replaced else GONE_AFTER)
 
 
 def _one_after_the_other(died: Sequence[Process]) -> list[Process]:

@@ -58,7 +58,7 @@ async def is_read(session: AsyncSession, application: str, now: datetime) -> boo
     """Whether some process reads the application now, by its own settings, whatever ours know."""
     lease = select(LEASES.c.until).where(LEASES.c.role == f"{leases.READER}{application}")
     until = (await session.execute(lease)).scalar()
-    return until is not None and until > now - leases.LED_LATELY
+    return until is not None and leases.is_held(until, now, lately=leases.LED_LATELY)
 
 
 async def unread(session: AsyncSession, applications: Sequence[str], now: datetime) -> list[Unread]:

@@ -106,7 +106,7 @@ async def half_applied(session: AsyncSession, now: datetime) -> HalfApplied | No
     if begun is None:
         return None
     lease = await leases.current(session, ROLE)
-    is_applied = lease is not None and lease.until >= now
+    is_applied = lease is not None and leases.is_held(lease.until, now)
     return None if is_applied else HalfApplied(*begun)
 
 

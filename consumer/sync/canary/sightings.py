@@ -111,7 +111,8 @@ def after(before: Sightings, shown: Shown, here: Container[str], now: datetime, 
     news = [name for name in shown.news if name not in before.history] if expects else []
     absent = [name for name in dict.fromkeys((*before.missing, *news)) if name not in here]
     has_paused = before.looked_at is not None and now - before.looked_at > LATE
-    since = {name: now if has_paused and not before.is_late(name) else before.missing.get(name, now) for name in absent}
+    known = {name: min(at, now) for name, at in before.missing.items()}  # later than now: our clock was set back
+    since = {name: now if has_paused and not before.is_late(name) else known.get(name, now) for name in absent}
     orders = [name for name in absent if name.startswith(ORDER)]
     events = [name for name in absent if not name.startswith(ORDER) and now - since[name] < EVENTS_FORGOTTEN_AFTER]
     return Sightings(

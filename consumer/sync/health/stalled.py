@@ -43,7 +43,7 @@ async def stalled_stages(session: AsyncSession, application: str, now: datetime)
         for stage, one in kept.items()
         if (since := parse_time(one["since"])) is not None
         and (said := parse_time(one.get("said"))) is not None
-        and now - said <= FRESH_FOR
+        and abs(now - said) <= FRESH_FOR
     )
 
 

@@ -122,4 +122,4 @@ def refused_at(circuit: str | None, now: datetime, *, walked_at: datetime | None
     except (ValueError, TypeError, OverflowError):
         return None
     is_taken = probed <= accepted or (walked_at is not None and walked_at > at)
-    return at if not is_taken and now - at <= REFUSAL_COUNTS else None
+    return at if not is_taken and abs(now - at) <= REFUSAL_COUNTS else None

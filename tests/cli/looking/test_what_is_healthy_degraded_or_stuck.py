@@ -225,6 +225,7 @@ def test_credentials_are_refused_until_they_are_taken_or_nobody_tries() -> None:
     assert refused_at(f"[{at}, -1.0]", NOW) == NOW
     assert refused_at(f"[{at - 1}, {at}]", NOW) is None
     assert refused_at(f"[{at - 3600}, -1.0]", NOW) is None
+    assert refused_at(f"[{at + 3600}, -1.0]", NOW) is None, "a clock was ahead"
     assert refused_at(f"[{at}, -1.0]", NOW, walked_at=NOW - timedelta(seconds=1)) == NOW
     assert refused_at(f"[{at}, -1.0]", NOW, walked_at=NOW + timedelta(seconds=1)) is None, "the walk was let in"
     assert refused_at(None, NOW) is None

@@ -10,7 +10,7 @@ import pytest
 from consumer.clock import DrivenClock
 from consumer.errors import LeaseLost
 from consumer.ledger import Database, leases
-from consumer.ledger.leases import FAR, Lease
+from consumer.ledger.leases import FAR, LEASE_S, LED_LATELY, Lease
 from consumer.ledger.tenure import Tenure
 from tests.contract.ledger.facts import later, persistently
 
@@ -107,6 +107,15 @@ async def test_a_lease_that_a_wrong_clock_left_in_the_far_future_holds_nobody_of
     right = await acquire(database, "two", 0)
     assert right is not None
     assert right.token > wrong.token
+
+
+async def test_who_held_it_by_a_wrong_clock_is_not_said_to_hold_it(database: Database) -> None:
+    await acquire(database, "a", role="sync/right", lease_s=LEASE_S)
+    await acquire(database, "b", role="sync/wrong", at_s=FAR * LEASE_S, lease_s=LEASE_S)
+    async with database.reading() as session:
+        assert await leases.led(session, later(LEASE_S)) == ["right", "wrong"]
+        assert await leases.led(session, later(0)) == ["right"]
+        assert await leases.led(session, later(0) + LED_LATELY * 2) == ["wrong"]
 
 
 # case: B26

@@ -50,6 +50,11 @@ def test_late_is_what_was_missing_for_three_minutes_at_the_last_look() -> None:
 
 
 # case: B27
+def test_what_was_missed_first_by_a_clock_that_was_ahead_is_missing_from_now_on() -> None:
+    assert looked(seen("order:a", since=-timedelta(days=1))).missing == {"order:a": NOW}
+
+
+# case: B27
 def test_missed_is_what_was_missing_for_half_a_minute_at_the_last_look_and_late_later() -> None:
     found = Sightings(looked_at=NOW, missing={"event:a": NOW - MISSED, "order:b": NOW - MISSED + MOMENT})
     missed = found.missed()

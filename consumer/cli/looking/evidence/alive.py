@@ -11,7 +11,7 @@ import orjson
 
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
-from consumer.console.alarms.lives import GONE_AFTER, Loop, apart, blind, is_living, left_behind, loops
+from consumer.console.alarms.lives import Loop, apart, blind, is_living, is_of_now, left_behind, loops
 from consumer.document import printable, shown
 from consumer.errors import CollationChanged, RoleSlow, SchemaIncompatible, SchemaOutdated
 from consumer.ledger.processes import DIED, FLOODED, FORGOTTEN_AFTER, LOG, PREFIX, UNACCOUNTED, Process
@@ -72,7 +72,7 @@ def alive(
 def _is_older_version(seen_at: datetime | None, played: Sequence[Process], now: datetime) -> bool:
     """A worker without a heartbeat lives: it was seen a moment ago, and after the last one with a heartbeat ended."""
     ended = max((one.stopped_at or one.seen_at for one in played), default=None)
-    return seen_at is not None and now - seen_at <= GONE_AFTER and (ended is None or seen_at > ended)
+    return seen_at is not None and is_of_now(seen_at, now) and (ended is None or seen_at > ended)
 
 
 def _apart(processes: Sequence[Process], now: datetime) -> list[Finding]:

@@ -41,6 +41,8 @@ def living(role: str, **changes: Any) -> Process:
 
 ALL = [living(role) for role in ("serve", "work", "sync", "console")]
 SILENT = NOW - timedelta(seconds=31)
+TO_COME = NOW + timedelta(days=1)
+"""Seen while the database's clock was ahead: nobody knows when that was."""
 
 
 def test_all_that_live_are_well() -> None:
@@ -53,7 +55,7 @@ def test_all_that_live_are_well() -> None:
     [("serve", Grade.DEGRADED), ("work", Grade.STUCK), ("sync", Grade.STUCK), ("console", Grade.DEGRADED)],
 )
 def test_a_role_that_fell_silent_or_was_stopped_is_named(role: str, grade: Grade) -> None:
-    for change in ({"seen_at": SILENT}, {"stopped_at": SILENT}):
+    for change in ({"seen_at": SILENT}, {"stopped_at": SILENT}, {"seen_at": TO_COME}):
         processes = [living(role, **change) if one.role == role else one for one in ALL]
         [finding] = alive(processes, NOW, expected=None)
         assert (finding.code, finding.grade) == (f"no_{role}", grade)
@@ -121,7 +123,8 @@ def test_every_503_but_that_of_a_process_that_ends_counts_as_not_stored() -> Non
 
 def test_a_worker_of_an_older_version_counts_by_its_handlers() -> None:
     assert alive([], NOW, expected=None, worker_seen_at=NOW) == []
-    assert [one.code for one in alive([], NOW, expected=None, worker_seen_at=SILENT)] == ["no_work"]
+    for seen_at in (SILENT, TO_COME):
+        assert [one.code for one in alive([], NOW, expected=None, worker_seen_at=seen_at)] == ["no_work"]
 
 
 def test_a_worker_that_was_stopped_is_missed_at_once_although_its_handlers_were_seen_a_moment_ago() -> None:
