@@ -130,7 +130,9 @@ class Scope:
 class Bucket:
     """The state of one limit. `slots` are (slot number, requests), oldest first; times are seconds of one clock.
 
-    `paced_to` is the time up to which the even pace is already spent; `paused_until` comes from a 429.
+    `paced_to` is the time up to which the even pace is already spent; `paused_until` comes from a 429. A pause that is
+    longer than the limit's own window is more than the limit explains: when nothing went for a window, one request may,
+    to see whether the service still means it.
     """
 
     slots: tuple[tuple[int, int], ...] = ()
@@ -177,7 +179,7 @@ class Bucket:
 
     def wait_s(self, limit: Limit, priority: Priority, now: float) -> float:
         """Seconds until this bucket may let one request of this priority through; 0 when it may now."""
-        wait = max(0.0, self.paused_until - now)
+        wait = min(self.paused_s(now), _leaves_at(self.slots[-1][0], limit) - now) if self.slots else 0.0
         ahead = AHEAD[priority]
         if math.isfinite(ahead):
             wait = max(wait, self.paced_to - ahead * limit.interval_s - now)
@@ -188,6 +190,18 @@ class Bucket:
             excess -= used
             wait = max(wait, _leaves_at(number, limit) - now)
         return wait
+
+    def paused_s(self, now: float) -> float:
+        """Seconds of what a 429 asked for that are left."""
+        return max(0.0, self.paused_until - now)
+
+    def paused(self, limit: Limit, seconds: float, now: float) -> Bucket:
+        """The bucket after a 429 at `now` that asked for so long; nothing is counted, and the window is as after a
+        request."""
+        number = math.floor(now / limit.slot_s)
+        is_marked = bool(self.slots) and self.slots[-1][0] >= number
+        slots = self.slots if is_marked else (*self.slots, (number, 0))
+        return replace(self, slots=slots, paused_until=max(self.paused_until, now + seconds))
 
     def take(self, limit: Limit, now: float) -> Bucket:
         """The bucket after one request at `now`."""
@@ -208,17 +222,21 @@ def _leaves_at(number: int, limit: Limit) -> float:
 
 @dataclass(frozen=True)
 class Granted:
-    """The request may be sent; `changed` are the new states to store."""
+    """The request may be sent; `changed` are the new states to store. `tries`: it goes through a pause, to see whether
+    that still holds."""
 
     changed: Mapping[str, Bucket]
+    tries: bool = False
 
 
 @dataclass(frozen=True)
 class Wait:
-    """Not yet: nobody of this priority gets a place before `seconds` have passed; `bucket` is what binds."""
+    """Not yet: nobody of this priority gets a place before `seconds` have passed; `bucket` is what binds. `paused_s`:
+    how long a 429 holds one of them still; 0 when none does."""
 
     seconds: float
     bucket: str
+    paused_s: float = 0.0
 
 
 def decide(
@@ -228,9 +246,11 @@ def decide(
     current = {name: buckets[name].at(now, limit) for name, limit in limits.items()}
     waits = {name: current[name][0].wait_s(limit, priority, current[name][1]) for name, limit in limits.items()}
     binding = max(waits, key=lambda name: waits[name])
+    paused_s = max(bucket.paused_s(at) for bucket, at in current.values())
     if waits[binding] > 0:
-        return Wait(waits[binding], binding)
-    return Granted({name: current[name][0].take(limit, current[name][1]) for name, limit in limits.items()})
+        return Wait(waits[binding], binding, paused_s)
+    changed = {name: current[name][0].take(limit, current[name][1]) for name, limit in limits.items()}
+    return Granted(changed, tries=paused_s > 0)
 
 
 def paused(buckets: Mapping[str, Bucket], limits: Mapping[str, Limit], seconds: float, now: float) -> dict[str, Bucket]:
@@ -238,9 +258,13 @@ def paused(buckets: Mapping[str, Bucket], limits: Mapping[str, Limit], seconds: 
     changed = {}
     for name, limit in limits.items():
         bucket, at = buckets[name].at(now, limit)
-        until = max(bucket.paused_until, at + min(max(seconds, 0.0), PAUSE_MAX_S))
-        changed[name] = replace(bucket, paused_until=until)
+        changed[name] = bucket.paused(limit, min(max(seconds, 0.0), PAUSE_MAX_S), at)
     return changed
+
+
+def resumed(buckets: Mapping[str, Bucket], limits: Mapping[str, Limit], now: float) -> dict[str, Bucket]:
+    """The buckets after an answer to a request that tried: what it went through is paused no more."""
+    return {name: replace(buckets[name].at(now, limit)[0], paused_until=0.0) for name, limit in limits.items()}
 
 
 def predict_s(

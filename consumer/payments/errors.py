@@ -6,6 +6,7 @@ body in `raw`: both may quote what the merchant sent, so neither is part of `str
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar
 
 from consumer.errors import ConsumerError
@@ -326,6 +327,21 @@ class BudgetExhausted(PaymentsError):
     def __init__(self, *, retry_after_s: float, **fields: Any) -> None:
         self.retry_after_s = retry_after_s
         super().__init__(retry_after_s=round(retry_after_s, 1), **fields)
+
+
+class BudgetPaused(BudgetExhausted):
+    """The service asked to wait, by a 429 that this process or another had; `until` is when that is over.
+
+    `retry_after_s` may end sooner: then it is tried whether the service answers again.
+    """
+
+    code = "rate_limited"
+
+    def __init__(self, *, until: datetime, retry_after_s: float, **fields: Any) -> None:
+        super().__init__(retry_after_s=retry_after_s, **fields)
+        self.until = until
+        self.message = f"The service asked to wait until {until:%Y-%m-%d %H:%M:%SZ}."
+        self.args = (self.message,)
 
 
 # --- answers that do not fit the question --------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Protocol, TypeVar
 
 from consumer.clock import Clock
@@ -20,8 +21,9 @@ from consumer.payments.budget import (
     decide,
     paused,
     predict_s,
+    resumed,
 )
-from consumer.payments.errors import BudgetExhausted
+from consumer.payments.errors import BudgetExhausted, BudgetPaused
 
 T = TypeVar("T")
 
@@ -86,12 +88,14 @@ class Budget:
         self._clock = clock
         self._limits = limits or Limits()
         self._on_wait = on_wait
+        self._trying: set[CallKind] = set()
         self._turns: defaultdict[tuple[CallKind, Priority], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def acquire(self, kind: CallKind, priority: Priority, *, max_wait_s: float) -> float:
         """Wait for a place and take it; returns the seconds waited.
 
-        Raises BudgetExhausted at once when the place cannot come within `max_wait_s` seconds; nothing is taken then.
+        Raises BudgetExhausted at once when the place cannot come within `max_wait_s` seconds, as BudgetPaused where the
+        service asked for that; nothing is taken then. Through a long pause one goes in each window (`answered`).
         Callers of one kind and priority are served in the order they came.
         """
         limits = self.scope.buckets(kind, self._limits)
@@ -100,16 +104,37 @@ class Budget:
             while True:
                 verdict = await self.store.update(list(limits), _taking(limits, priority))
                 waited = self._clock.monotonic() - began
-                if verdict is None:
+                if isinstance(verdict, Granted):
+                    (self._trying.add if verdict.tries else self._trying.discard)(kind)
                     if self._on_wait is not None:
                         self._on_wait(priority, waited)
                     return waited
                 if waited + verdict.seconds > max_wait_s:
-                    raise BudgetExhausted(retry_after_s=verdict.seconds, bucket=verdict.bucket, priority=priority.name)
+                    raise self._refusal(verdict, priority)
                 await self._clock.sleep(max(verdict.seconds, _SHORTEST_WAIT_S))
+
+    def _refusal(self, verdict: Wait, priority: Priority) -> BudgetExhausted:
+        wait_s, bucket = verdict.seconds, verdict.bucket
+        if verdict.paused_s <= 0:
+            return BudgetExhausted(retry_after_s=wait_s, bucket=bucket, priority=priority.name)
+        until = self._clock.now() + timedelta(seconds=verdict.paused_s)
+        return BudgetPaused(until=until, retry_after_s=wait_s, bucket=bucket, priority=priority.name)
+
+    async def answered(self, kind: CallKind) -> None:
+        """The service answered a request of this kind. If it went through a pause, that is over for everybody."""
+        if kind not in self._trying:
+            return
+        self._trying.discard(kind)
+        limits = self.scope.buckets(kind, self._limits)
+
+        def step(texts: Mapping[str, str], now: float) -> tuple[Mapping[str, str], None]:
+            return _texts(resumed(_loaded(texts, limits), limits, now)), None
+
+        await self.store.update(list(limits), step)
 
     async def pause(self, kind: CallKind, seconds: float) -> None:
         """Hold the buckets that a 429 on this kind speaks of, for everybody who shares them (case C6)."""
+        self._trying.discard(kind)
         limits = self.scope.paused_by(kind, self._limits)
 
         def step(texts: Mapping[str, str], now: float) -> tuple[Mapping[str, str], None]:
@@ -135,11 +160,11 @@ def _texts(buckets: Mapping[str, Bucket]) -> dict[str, str]:
     return {name: bucket.dump() for name, bucket in buckets.items()}
 
 
-def _taking(limits: Mapping[str, Limit], priority: Priority) -> Step[Wait | None]:
-    def step(texts: Mapping[str, str], now: float) -> tuple[Mapping[str, str], Wait | None]:
+def _taking(limits: Mapping[str, Limit], priority: Priority) -> Step[Granted | Wait]:
+    def step(texts: Mapping[str, str], now: float) -> tuple[Mapping[str, str], Granted | Wait]:
         verdict = decide(_loaded(texts, limits), limits, priority, now)
         if isinstance(verdict, Granted):
-            return _texts(verdict.changed), None
+            return _texts(verdict.changed), verdict
         return {}, verdict
 
     return step

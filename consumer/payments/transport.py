@@ -219,6 +219,7 @@ class Transport:
             # Anything but a welcome leaves the circuit open; the next turn to probe comes in its time.
             raise CircuitOpen(retry_after_s=self._circuit.probe_every_s, application=self._application) from error
         self._credentials.worked(secret, generation)
+        await self._budget.answered(PROBE.kind)
         await self._circuit.accepted()
 
     async def _with_each_secret(self, call: Call, priority: Priority, patience: Patience, number: int) -> Answer:
@@ -237,6 +238,7 @@ class Transport:
                     self._credentials.worked(secret, generation)
                 raise
             self._credentials.worked(secret, generation)
+            await self._budget.answered(call.kind)
             if not self._circuit.is_open:
                 await self._circuit.accepted()  # nothing to do, unless the others still think that it is refused
             return answer
