@@ -48,4 +48,6 @@ READING: Final[Mapping[str, str]] = {
     "looked_at": "both ends were last compared",
     "unread": "events listed in brief that could not be read yet",
     "unplaced_paid": "paid orders the last reconcile could not keep",
+    "leader": "read by the `sync` that is",
+    "paused_until": "the service asked to wait until",
 }

@@ -71,6 +71,12 @@ async def current(session: AsyncSession, role: str) -> Lease | None:
     return None if row is None else Lease(role, row.holder, int(row.token), row.until)
 
 
+async def leader(session: AsyncSession, application: str, now: datetime) -> str | None:
+    """The `sync` that reads this application now, as its process is named; None where none does, or a command."""
+    lease = await current(session, f"{READER}{application}")
+    return lease.holder if lease and lease.until > now - LED_LATELY and "/" not in lease.holder else None
+
+
 async def led(session: AsyncSession, now: datetime) -> list[str]:
     """The applications that some process reads now, by name."""
     roles = select(_LEASES.c.role, _LEASES.c.until).where(_LEASES.c.role.startswith(READER))

@@ -150,6 +150,12 @@ def _process(row: dict[str, Any]) -> Process:
     return Process(checks={name: one for name, one in told.items() if not name.startswith(SAYS)}, said=said, **row)
 
 
+def place_of(holder: str) -> str:
+    """Where the process is that this name is of, for an operator. Pure."""
+    parts = holder.rsplit("-", 2)
+    return f"pid {parts[1]} on {parts[0]}" if len(parts) == 3 and parts[1].isdigit() else holder
+
+
 def worker_id() -> str:
     """A name for this process that no other has, at most 64 characters."""
     return f"{socket.gethostname()[:30]}-{os.getpid()}-{secrets.token_hex(4)}"

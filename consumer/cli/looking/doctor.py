@@ -16,6 +16,7 @@ from consumer.broker import open_broker
 from consumer.checks import doctor as sync_doctor
 from consumer.checks.discovery import Proposal
 from consumer.checks.doctor import Check, Grade
+from consumer.checks.held_up import held_up
 from consumer.cli.bootstrap import looking, run
 from consumer.cli.filters import Application, require_application
 from consumer.cli.output import Json, Output
@@ -207,6 +208,10 @@ async def _service(
         if database is not None:
             yield await sync_doctor.identity(api, database, clock)
         yield await sync_doctor.event_list(api)
+    if database is not None:
+        theirs = await held_up(database, api.application, accepted=accepted.grade is Grade.OK)
+        if theirs is not None:
+            yield theirs
 
 
 def _shown(proposal: Proposal) -> dict[str, Any]:

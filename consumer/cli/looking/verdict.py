@@ -20,15 +20,16 @@ from consumer.console.alarms.unread import Overdue
 from consumer.console.cure import command, explain, of_application, replay_command
 from consumer.console.invariants.kept import Account
 from consumer.document import shown
-from consumer.errors import WrongApplication
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.health import Figures
 from consumer.ledger.processes import Process
 from consumer.ledger.reading.read_requests import Unreadable
 from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS
+from consumer.payments import RateLimitError
 from consumer.replay.begun import begun
 from consumer.runtime.loop import REFUSED
 from consumer.sync.canary.sightings import MISSING
+from consumer.sync.health.stalled import lasting, told
 from consumer.sync.health.status import ApplicationStatus
 from handlers.fulfilment.store import REQUESTED
 
@@ -45,9 +46,6 @@ UNDERWAY, UNDERWAY_S = "orphan_payment", 60.0
 """A payment may be read before its order is known to be paid: then the finding is closed again at once."""
 HOW_PAUSED = "`consumer handlers list` says since when, by whom and why"
 HOW_WAITING = " (`consumer handlers list` says since when and for what; they go on by themselves)"
-HELD_UP_S = 30.0
-CERTAIN = frozenset({WrongApplication.code})
-"""What is no passing trouble, however short it has lasted."""
 ORDERS_WAIT = frozenset({"credentials_refused", "retention_gap", MISSING})
 
 
@@ -318,7 +316,7 @@ def _reading(
     is_missed = one.missing is not None
     unsigned = refused if refused and are_ours(refused, one.silent_since, now, is_missed=is_missed) else None
     found = {
-        "credentials_refused": one.refused_at and "the service refuses the credentials: `consumer doctor` says why",
+        "credentials_refused": one.refused_at and _refusal(one),
         "signatures_refused": unsigned and f"{unsigned.text}, none verified, and the list finds events; {ADVICE}",
         "webhooks_silent": one.silent_since
         and unsigned is None
@@ -378,13 +376,18 @@ def _missing(one: ApplicationStatus) -> str:
 
 def _held_up(one: ApplicationStatus, now: datetime) -> str:
     """The stages that have failed for a while, by the reason; credentials that are refused are told apart."""
-    stages: dict[str, list[str]] = {}
-    for stage in one.held_up:
-        is_told = one.refused_at is not None and stage.code in REFUSED
-        if not is_told and (stage.code in CERTAIN or _age_s(stage.since, now) >= HELD_UP_S):
-            stages.setdefault(stage.code, []).append(f"{stage.stage} since {shown(stage.since)}")
-    told = "; ".join(f"held up by {code}: {', '.join(names)}" for code, names in stages.items())
-    return f"{told}; `consumer doctor` says why" if told else ""
+    stages = lasting([stage for stage in one.held_up if not one.refused_at or stage.code not in REFUSED], now)
+    where = f", in the `sync` that leads ({one.leader})" if one.leader else ""
+    paused = any(stage.code == RateLimitError.code for stage in stages) and one.paused_until
+    asked = f"; the service asked to wait until {shown(one.paused_until)}, and is tried once a minute" if paused else ""
+    return f"{told(stages)}{where}{asked}; `consumer doctor` says why" if stages else ""
+
+
+def _refusal(one: ApplicationStatus) -> str:
+    """Whose credentials are refused, where the one that leads says that its own are: another host may have others."""
+    is_theirs = one.leader and any(stage.code in REFUSED for stage in one.held_up)
+    whose = f" of the `sync` that leads ({one.leader})" if is_theirs else ""
+    return f"the service refuses the credentials{whose}: `consumer doctor`{', there,' if whose else ''} says why"
 
 
 def _age_s(since: datetime | None, now: datetime) -> float:

@@ -75,6 +75,14 @@ HELD = text(
     " ORDER BY keeps DESC, held.granted DESC, held.pid LIMIT 1"
 )
 
+# Who keeps statements of ours waiting; one who waits for nobody himself comes first.
+BLOCKS = text(
+    "SELECT blocks.pid FROM pg_stat_activity AS ours, unnest(pg_blocking_pids(ours.pid)) AS blocks(pid)"
+    " WHERE ours.usename = current_user AND ours.datname = current_database() AND ours.wait_event_type = 'Lock'"
+    " AND clock_timestamp() - ours.query_start > make_interval(secs => CAST(:late_s AS float))"
+    " GROUP BY 1 ORDER BY cardinality(pg_blocking_pids(blocks.pid)), count(*) DESC, 1 LIMIT 1"
+)
+
 # SQLSTATE classes and codes after which the same may well work: connection, transaction rollback (deadlock), out of
 # resources, operator intervention, i/o error; a lock not had in time, a server that is a standby just now, a
 # connection that was cut because its transaction stood idle.
@@ -195,6 +203,22 @@ class Database:
             if held.keeps:
                 raise _locked(*held[:4])
             await asyncio.sleep(LOCK_LATE_S / 2)
+
+    async def who_blocks(self) -> str | None:
+        """Who holds rows or a table that a statement of ours waits for, for an operator; None where nobody is seen to.
+        Our statements give up and come again, so this looks LOCK_LOOKS times. Raises LedgerError."""
+        for _ in range(LOCK_LOOKS if self.dialect == "postgresql" else 0):
+            async with self.reading() as session:
+                pid = await session.scalar(BLOCKS, {"late_s": LOCK_LATE_S})
+            if pid:
+                return (
+                    f"PostgreSQL's process {pid} holds what ours wait for: look at it "
+                    f"(`SELECT * FROM pg_stat_activity WHERE pid = {pid}`), and end its transaction"
+                )
+            if pid == 0:
+                return "a prepared transaction (`SELECT * FROM pg_prepared_xacts`) holds what ours wait for"
+            await asyncio.sleep(LOCK_LATE_S / 2)
+        return None
 
     async def check(self) -> bool:
         """Whether the database answers now and, after a failed write, takes writes again; bounded. Raises LedgerError,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.clock import rest, until_tick
-from consumer.errors import ConsumerError
+from consumer.document import shown
+from consumer.errors import ConsumerError, WrongApplication
 from consumer.events import parse_time
 from consumer.ledger.reading import sync_state
 
@@ -24,6 +25,10 @@ LOOK_EVERY_S: Final = 2.0
 SAY_AGAIN: Final = timedelta(seconds=15)
 FRESH_FOR: Final = timedelta(seconds=60)
 """What nobody has said again for so long is over: no `sync` leads any more."""
+
+LASTS: Final = timedelta(seconds=30)
+CERTAIN: Final = frozenset({WrongApplication.code})
+"""What is no passing trouble, however short it has lasted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,19 @@ async def stalled_stages(session: AsyncSession, application: str, now: datetime)
         and (said := parse_time(one.get("said"))) is not None
         and abs(now - said) <= FRESH_FOR
     )
+
+
+def lasting(stages: Sequence[StalledStage], now: datetime) -> tuple[StalledStage, ...]:
+    """Those that have failed for a while. Pure."""
+    return tuple(one for one in stages if one.code in CERTAIN or now - one.since >= LASTS)
+
+
+def told(stages: Sequence[StalledStage]) -> str:
+    """What holds which stages up, and since when, by the reason; empty where there are none. Pure."""
+    names: dict[str, list[str]] = {}
+    for one in stages:
+        names.setdefault(one.code, []).append(f"{one.stage} since {shown(one.since)}")
+    return "; ".join(f"held up by {code}: {', '.join(those)}" for code, those in names.items())
 
 
 def after(

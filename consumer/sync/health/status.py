@@ -12,9 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import RecordRefused
 from consumer.events import parse_time
+from consumer.ledger import leases
+from consumer.ledger.processes import place_of
 from consumer.ledger.reading import hints, key_values, sync_state
 from consumer.lists.bookmark import Bookmark
 from consumer.payments import UnexpectedAnswer
+from consumer.payments.budget import Bucket
 from consumer.payments.circuit import PROBE_EVERY_S
 from consumer.runtime.loop import REFUSED
 from consumer.sync.backfill import silence
@@ -35,7 +38,8 @@ class ApplicationStatus:
     `refused_at`: the service refused the credentials then, and has not taken any since (O3). `missing`: what the
     service shows and the ledger has lacked for too long. `held_up`: stages of `sync` that fail again and again, with
     the reason (B7, B32). `looked_at`: when the two ends were compared last. `unplaced_paid`: listed orders that are
-    paid, and that the last reconcile could not keep (F20). `unread`: listed events that could not be read yet (B22)."""
+    paid, and that the last reconcile could not keep (F20). `unread`: listed events that could not be read yet (B22).
+    `leader`: where the `sync` is that reads it (B26). `paused_until`: the service asked to wait so long (C6)."""
 
     application: str
     has_credentials: bool = True
@@ -51,6 +55,8 @@ class ApplicationStatus:
     looked_at: datetime | None = None
     unplaced_paid: int = 0
     unread: int = 0
+    leader: str | None = None
+    paused_until: datetime | None = None
 
 
 async def application_status(
@@ -67,12 +73,15 @@ async def application_status(
     unplaced = reconciled.get("unplaced_paid")
     unread = await Unread.of(session, application)
     held_up = with_unread(await stalled_stages(session, application, now), unread)
+    paused_until = None
     if app_id is None:
         refused = min((one.since for one in held_up if one.code in REFUSED), default=None)
     else:
         circuit = await key_values.load(session, f"circuit/{app_id}")
         refused = refused_at(circuit, now, walked_at=bookmark.walked_at)
+        paused_until = pause_of(await key_values.load(session, f"application/{app_id}/reads"), now)
     seen = await Sightings.of(session, application)
+    leader = await leases.leader(session, application, now)
     return ApplicationStatus(
         application=application,
         hints=waiting,
@@ -87,6 +96,8 @@ async def application_status(
         looked_at=seen.looked_at,
         unplaced_paid=unplaced if isinstance(unplaced, int) else 0,
         unread=len(unread.events),
+        leader=leader and place_of(leader),
+        paused_until=paused_until,
     )
 
 
@@ -110,6 +121,12 @@ def with_unread(held_up: tuple[StalledStage, ...], unread: Unread) -> tuple[Stal
         return held_up
     code = RecordRefused.code if oldest.is_refused else UnexpectedAnswer.code
     return (*held_up, StalledStage(stage="backfill", code=code, since=oldest.since))
+
+
+def pause_of(bucket: str | None, now: datetime) -> datetime | None:
+    """Until when a 429 holds this bucket of the request budget, by its stored text; None when none does. Pure."""
+    left_s = Bucket.load(bucket or None).paused_s(now.timestamp())
+    return now + timedelta(seconds=left_s) if left_s > 0 else None
 
 
 def refused_at(circuit: str | None, now: datetime, *, walked_at: datetime | None = None) -> datetime | None:

@@ -219,6 +219,23 @@ def test_stages_that_are_held_up_for_long_are_told_together_and_refused_credenti
     assert "refuses the credentials" in only
 
 
+# case: O3, B26, C6
+def test_who_leads_and_cannot_read_is_named() -> None:
+    """Of two with different secrets the one that is refused may lead; who waits as it was asked to says until when."""
+    leads = replace(READING, leader="pid 7 on b")
+    refused = replace(leads, refused_at=NOW, held_up=(stuck(NOW, stage="identity", code="circuit_open"),))
+    [finding] = judge(WELL, application_statuses=[refused])
+    assert "refuses the credentials of the `sync` that leads (pid 7 on b): `consumer doctor`, there, " in finding.text
+    [finding] = judge(WELL, application_statuses=[replace(leads, refused_at=NOW)])
+    assert "pid 7" not in finding.text, "another was refused: a command, or a shop"
+    paused = replace(leads, held_up=(stuck(LONG_AGO, code="rate_limited"),), paused_until=NOW)
+    [finding] = judge(WELL, application_statuses=[paused])
+    since = (
+        "default: held up by rate_limited: backfill since 2026-04-30 23:00:00Z, in the `sync` that leads (pid 7 on b)"
+    )
+    assert finding.text.startswith(f"{since}; the service asked to wait until 2026-05-01 00:00:00Z, and is tried")
+
+
 # case: O3
 def test_credentials_are_refused_until_they_are_taken_or_nobody_tries() -> None:
     at = NOW.timestamp()

@@ -224,6 +224,27 @@ async def test_who_waits_for_a_table_behind_a_reader_is_named_with_the_reader(
 
 
 # case: O2
+async def test_who_holds_rows_that_ours_wait_for_is_named(
+    database: Database, server: StoppableServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`status` sent to `doctor`, and each of its lines was ok: no table was locked."""
+    monkeypatch.setattr(module, "LOCK_LATE_S", 0.1)
+    await say(database, "CREATE TABLE leases (x integer)", "INSERT INTO leases VALUES (1)")
+    stranger = await connect(database, server)
+    holding = stranger.transaction()
+    await holding.start()
+    await stranger.fetch("SELECT * FROM leases FOR UPDATE")
+    assert await database.who_blocks() is None
+    waiting = asyncio.create_task(say(database, "UPDATE leases SET x = 2"))
+    said = await eventually(database.who_blocks, within_s=20, every_s=0.1, what="who holds them is told")
+    pid = await stranger.fetchval("SELECT pg_backend_pid()")
+    await holding.rollback()
+    await stranger.close()
+    await asyncio.wait_for(waiting, 20)
+    assert f"PostgreSQL's process {pid} holds what ours wait for" in said
+
+
+# case: O2
 async def test_a_prepared_transaction_that_holds_a_table_is_told_as_one() -> None:
     """It has no process: `process None` was told."""
     assert "A prepared transaction" in module._locked(None, "leases", True, None).sentence()

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from consumer.clock import Clock
-from consumer.ledger import Database
+from consumer.ledger import Database, leases
 from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.lists import bookmark as events_bookmark
 from consumer.lists.bookmark import Bookmark
+from consumer.payments import Budget, CallKind, Scope
 from consumer.sync.backfill import silence
 from consumer.sync.backfill.cutover import FirstWalk
 from consumer.sync.backfill.silence import DeliveryHealth
@@ -99,6 +100,21 @@ async def test_every_fact_is_told(sqlite_ledger: Database) -> None:
     assert await standing(sqlite_ledger) == replace(STANDS, refused_at=ago(20))
     await left(sqlite_ledger, {stalled.WALK: HELD_UP})
     assert await standing(sqlite_ledger) == replace(STANDS, refused_at=ago(20), held_up=tuple(STALLED))
+
+
+async def test_who_leads_and_until_when_it_was_asked_to_wait_is_told(sqlite_ledger: Database) -> None:
+    # case: B26, C6
+    clock = SteppedClock()
+    budget = Budget(LedgerBudgetStore(sqlite_ledger, clock), Scope(ip="one", application=APP_ID), clock)
+    await budget.pause(CallKind.READ, 900)
+    async with sqlite_ledger.transaction() as session:
+        await leases.acquire(session, "sync/default", "shop-host-2-4711-0a1b2c3d", NOW, 15)
+        await leases.acquire(session, "sync/other", "shop-host-2-4711-0a1b2c3d/backfill", NOW, 15)
+    stands = await standing(sqlite_ledger)
+    assert (stands.leader, stands.paused_until) == ("pid 4711 on shop-host-2", ago(-900))
+    async with sqlite_ledger.reading() as session:
+        assert await leases.leader(session, "other", NOW) is None, "a command"
+        assert await leases.leader(session, "default", ago(-600)) is None, "it ended long ago"
 
 
 async def test_where_nothing_is_known_nothing_is_told(sqlite_ledger: Database) -> None:
