@@ -33,6 +33,7 @@ from consumer.ledger.engine.database import user_of
 from consumer.ledger.engine.database_time import drive
 from consumer.ledger.processes import (
     BROKEN,
+    GAVE_WAY,
     HANDLERS,
     LOG,
     MISADDRESSED,
@@ -484,6 +485,7 @@ class App:
         read = " ".join(sorted(clients))
         self._heartbeat.said["sync", READS] = lambda: read
         sync = self._built_sync(clients)
+        self._heartbeat.said["sync", GAVE_WAY] = lambda: " ".join(sync.gave_way) or None
 
         async def takes_deliveries() -> bool:
             if sync.hint_consumer.failure.error is not None:
@@ -517,7 +519,7 @@ class App:
             group=log_parts.topic(self.settings, "confirm"),
             applications=list(self.locators),
             clock=self.clock,
-            holder=worker_id(),
+            holder=self._process,
             metrics=self.metrics,
             policy=sync_policy(self.settings),
         )

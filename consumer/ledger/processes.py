@@ -23,6 +23,7 @@ _PROCESSES: Table = ProcessRow.__table__
 FORGOTTEN_AFTER: Final = timedelta(days=7)
 REPLACED_AFTER: Final = timedelta(hours=1)
 """Where a role was started anew, nobody asks for the dead of its host that long ago: a crash loop leaves no heap."""
+HEARD_WITHIN: Final = timedelta(seconds=30)
 HOST_CHARS: Final = 100
 DIED_CHARS: Final = 200
 LISTED_MAX: Final = 200
@@ -32,6 +33,7 @@ SAYS: Final = "says:"
 HANDLERS: Final = "handlers"
 BROKEN: Final = "broken_plugins"
 READS: Final = "applications"
+GAVE_WAY: Final = "gave_way"
 SIGNATURES: Final = "signatures"
 UNPROVED: Final = "unproved"
 MISADDRESSED: Final = "misaddressed"
@@ -55,11 +57,11 @@ class Proof:
 class Pulse:
     """What a process says of itself. `ready` since `since`, or not; `checks` by name; `answered` and `refused`: the
     webhooks it answered in the last minutes, and how many of them with 503. `said`: the words above to what it says
-    of itself: the handlers it runs and the plugins it cannot load, the applications it reads (names, a space between
-    two); webhooks it refused for their signature or their address, many unproved bytes that it stored, and how many of
-    `refused` there was no room for, here or among its application's unproved ones (JSON, by application); why
-    it cannot account for money and access; why it ended, where nobody told it to; its topics' prefix, and the log that
-    they are on; the user it is to the database."""
+    of itself: the handlers it runs and the plugins it cannot load, the applications it reads, and of which it gave
+    the lead back as it is refused (names, a space between two); webhooks it refused for their signature or their
+    address, many unproved bytes that it stored, and how many of `refused` there was no room for, here or among its
+    application's unproved ones (JSON, by application); why it cannot account for money and access; why it ended, where
+    nobody told it to; its topics' prefix, and the log that they are on; the user it is to the database."""
 
     process: str
     role: str
@@ -133,6 +135,13 @@ def lived_on(process: ColumnElement[str | None], after: ColumnElement[datetime])
     """
     said = or_(_PROCESSES.c.seen_at > after, _PROCESSES.c.stopped_at.is_not(None))
     return exists().where(_PROCESSES.c.process == process, said)
+
+
+async def living(session: AsyncSession, role: str, now: datetime) -> list[Process]:
+    """Those of this role that were heard lately, and neither stopped nor died; `now` is the database's."""
+    here = (_PROCESSES.c.role == role, _PROCESSES.c.seen_at >= now - HEARD_WITHIN, _PROCESSES.c.stopped_at.is_(None))
+    rows = (await session.execute(select(_PROCESSES).where(*here).limit(LISTED_MAX))).mappings()
+    return [one for row in rows if DIED not in (one := _process(dict(row))).said]
 
 
 async def listed(session: AsyncSession) -> list[Process]:

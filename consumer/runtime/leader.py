@@ -48,6 +48,7 @@ class Leader:
         self._clock = clock
         self._renew_s = lease_s / 3
         self._tenure = Tenure(database, role=role, holder=holder, clock=clock, lease_s=lease_s)
+        self._stands_aside = False
         self._failure = StageFailure(f"lease {role}")
         self._broke = Condition(
             "leading_failed", level="error", monotonic=clock.monotonic, quiet_s=3 * lease_s, lease=role
@@ -64,15 +65,23 @@ class Leader:
         return self._tenure.token
 
     async def run(self, stop: asyncio.Event, work: Work) -> None:
-        """Compete, lead, hand over; until `stop`. Work that fails is started anew while the lease is held."""
+        """Compete, lead, hand over; until `stop`. Work that fails is started anew while the lease is held; work that
+        ended after `stand_aside` is not until another had a lease's time to take it."""
         while not stop.is_set():
             if await self._take():
                 try:
                     await self._lead(stop, work)
                 finally:
                     await self._give_back()
+                if self._stands_aside:
+                    self._stands_aside = False
+                    await rest(self._clock, self._tenure.lease_s, stop)
             else:
                 await rest(self._clock, self._renew_s, stop)
+
+    def stand_aside(self) -> None:
+        """Said by the work before it ends: another is to lead, if there is one."""
+        self._stands_aside = True
 
     async def once(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do a bounded piece of work if the role is free now; raises AnotherLeads when another process leads, and what

@@ -34,6 +34,7 @@ from consumer.sync.confirm.hints import GROUP, HintConsumer
 from consumer.sync.confirm.policy import MAX_BYTES, ConfirmPolicy
 from consumer.sync.confirm.stage import Confirm
 from consumer.sync.health.gauges import LeaderGauges
+from consumer.sync.health.giving_way import GivingWay
 from consumer.sync.health.stalled import STAGES, Watch
 from consumer.sync.identity import Identity
 from consumer.sync.publisher import EventPublisher
@@ -122,6 +123,7 @@ class ApplicationSync:
         self._leader_gauges = LeaderGauges(app, self.backfill.first_walk)
         self._failure = StageFailure(f"identity {app.name}")
         self._credentials = StageFailure(f"credentials {app.name}")
+        self.giving_way = GivingWay(app, holder=holder)
         self._watch = Watch(app, self._look, took_s=self._took_s)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -198,6 +200,7 @@ class ApplicationSync:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch.run(stop))
+                group.create_task(self._give_way(stop))
                 # What the last leader knew is shown before anything fails; then whose credentials these are (B32).
                 if await self._through(self._leader_gauges.take_up, stop) and await self._through(
                     self.identity.check, stop
@@ -207,6 +210,15 @@ class ApplicationSync:
         finally:
             self._leader_gauges.drop()
             self.app.metrics.leader.labels(self.leader.role).set(0)
+
+    @property
+    def has_given_way(self) -> bool:
+        """Whether it gave the lead back, as its credentials are refused, and does not lead again."""
+        return self.giving_way.has_given_way and not self.leader.leads
+
+    async def _give_way(self, stop: asyncio.Event) -> None:
+        if await self.giving_way.run(stop):
+            self.leader.stand_aside()
 
     async def _through(self, step: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event) -> bool:
         """Try until it went through; False when told to stop before."""
@@ -271,6 +283,11 @@ class Sync:
             wakes={name: one.confirm.wake for name, one in self.applications.items()},
             max_bytes=policy.unproved_max_bytes,
         )
+
+    @property
+    def gave_way(self) -> list[str]:
+        """The applications of which this process gave the lead back, and is refused."""
+        return [name for name, one in sorted(self.applications.items()) if one.has_given_way]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`."""

@@ -271,6 +271,23 @@ async def test_work_that_fails_is_begun_anew_after_a_wait_and_work_that_is_done_
     assert [line["event"] for line in lines] == ["leads", "leading_failed", "leads", "leads"]
 
 
+async def test_work_that_stands_aside_leaves_another_the_time_to_take_the_role(sqlite_ledger: Database) -> None:
+    # case: B26
+    stop, clock, began = asyncio.Event(), SteppedClock(), list[float]()
+    held = stepped(sqlite_ledger, clock)
+
+    async def work(_: asyncio.Event) -> None:
+        began.append(clock.monotonic())
+        if len(began) == 1:
+            held.stand_aside()
+        if len(began) == 3:
+            stop.set()
+
+    async with asyncio.timeout(10):
+        await held.run(stop, work)
+    assert began == [0, 40, 50], "a whole lease, once; the time until it would be renewed passes in any case"
+
+
 async def test_who_does_not_lead_tries_again_when_a_leader_would_renew(sqlite_ledger: Database) -> None:
     # case: B26
     stop, work, tried = asyncio.Event(), Work(), list[float]()

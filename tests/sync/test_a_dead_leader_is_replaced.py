@@ -13,18 +13,21 @@ import pytest
 from consumer.broker import EmbeddedBroker
 from consumer.clock import SystemClock
 from consumer.errors import WrongApplication
-from consumer.ledger import Database
+from consumer.ledger import Database, processes
 from consumer.ledger.handling import events
+from consumer.ledger.processes import READS, Pulse
 from consumer.ledger.reading import hints, quarantine
 from consumer.payments import Credentials, PaymentsClient
 from consumer.sandbox import Sandbox, SandboxConfig
 from consumer.sync.api import ApplicationApi
 from consumer.sync.backfill.policy import BackfillPolicy
 from consumer.sync.confirm.policy import ConfirmPolicy
+from consumer.sync.health import giving_way
 from consumer.sync.health.status import application_statuses
 from consumer.sync.identity import Identity
 from consumer.sync.role import Sync, SyncPolicy
 from consumer.telemetry.metrics import Metrics
+from tests.support.ports import eventually
 from tests.sync.conftest import DELIVERIES, EVENTS, SECRETS, World, counted_by, delivery
 
 pytestmark = pytest.mark.slow
@@ -98,6 +101,35 @@ async def until_published(world: World, ids: set[str], limit_s: float = 20) -> N
     async with asyncio.timeout(limit_s):
         while not ids <= {event.id for event in await world.published()}:  # noqa: ASYNC110 - seen from outside
             await asyncio.sleep(0.1)
+
+
+async def test_one_that_is_refused_lets_one_lead_that_is_not(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: S3, B26
+    """A secret was forgotten on one of two hosts: it led, and the good one stood by for ever."""
+    monkeypatch.setattr(giving_way, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(giving_way, "LOOK_EVERY_S", 0.1)
+    wanted = set(emit(sandbox, 3))
+    forgotten = Credentials(SECRETS[0], ["svc_sk_live_forgotten"])
+    async with PaymentsClient(sandbox.base_url, forgotten) as client:
+        api = ApplicationApi(application="default", client=client)
+        bad, good = (role(one, world.broker, world.database, name) for one, name in ((api, "bad"), (world.api, "good")))
+        async with running(bad):
+            await eventually(lambda: client.circuit.is_open, within_s=10, every_s=0.05, what="it leads, and is refused")
+            async with running(good):
+                now = SystemClock().now()
+                pulses = [
+                    Pulse(
+                        process=name, role="sync", host="h", pid=1, version="1", started_at=now, ready=True, since=now,
+                        said={READS: "default"},
+                    )
+                    for name in ("bad", "good")
+                ]  # fmt: skip
+                async with world.database.transaction() as session:
+                    await processes.beat(session, pulses, now)
+                await until_published(world, wanted)
+                assert (bad.gave_way, good.gave_way) == (["default"], [])
 
 
 async def test_hints_and_lost_webhooks_alike_become_events(world: World, sandbox: Sandbox) -> None:

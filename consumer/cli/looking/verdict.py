@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from consumer.cli.looking.evidence.accounts import judge_accounts
 from consumer.cli.looking.evidence.alive import SEEN_WITHIN, alive, refuses
-from consumer.cli.looking.evidence.readers import reader_since
+from consumer.cli.looking.evidence.readers import judge_gave_way, reader_since
 from consumer.cli.looking.evidence.signatures import ADVICE, Refused, are_ours, look_ours, refused_signatures
 from consumer.cli.looking.evidence.workers import judge_workers
 from consumer.cli.looking.status_finding import Finding, Grade
@@ -90,6 +90,7 @@ def judge(
         since = reader_since(processes, now, one.application)
         is_unheard = unwritable is None and refuses(processes, now, one.application)
         found += _reading(one, now, walk_late_s, signatures.get(one.application), since, refuses=is_unheard)
+    found += judge_gave_way(processes, now)
     for wait in late_reads:
         found += _late_read(wait, now)
     found += judge_accounts(accounts or {})

@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from consumer.cli.looking.evidence.alive import SEEN_WITHIN, was_there
+from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.alarms.lives import is_living
 from consumer.events import Authenticity
-from consumer.ledger.processes import READS, Process
+from consumer.ledger.processes import GAVE_WAY, READS, Process
 from consumer.settings import ApplicationSettings
 
 
@@ -35,6 +36,21 @@ def reader_since(processes: Sequence[Process], now: datetime, application: str) 
     """Since when a `sync` lives that says it reads this; None where none does."""
     telling = [one for one in processes if one.role == "sync" and is_living(one, now)]
     return min((one.started_at for one in telling if application in one.said.get(READS, "").split()), default=None)
+
+
+def judge_gave_way(processes: Sequence[Process], now: datetime) -> list[Finding]:
+    """Those that stand by and could not read: if the one that leads ends, nobody reads."""
+    return [
+        Finding(
+            Grade.DEGRADED,
+            "credentials_refused",
+            f"{name}: a `sync` that stands by (pid {one.pid} on {one.host}) is refused, and gave the lead back: "
+            "`consumer doctor`, there, says why; mended, restart it",
+        )
+        for one in processes
+        if one.role == "sync" and is_living(one, now)
+        for name in one.said.get(GAVE_WAY, "").split()
+    ]
 
 
 def to_judge(

@@ -13,13 +13,14 @@ from sqlalchemy import select
 
 from consumer.cli.looking.evidence.readers import kept_now, to_judge
 from consumer.cli.looking.status import _reading as reading
+from consumer.cli.looking.status_finding import Grade
 from consumer.cli.looking.verdict import judge
 from consumer.clock import SystemClock
 from consumer.console.alarms.unread import Overdue, overdue
 from consumer.events import Authenticity, Trust
 from consumer.ledger import Database, health, leases
 from consumer.ledger.engine.database_time import shared_time
-from consumer.ledger.processes import READS, Process
+from consumer.ledger.processes import GAVE_WAY, READS, Process
 from consumer.ledger.reading import heard, hints, read_requests, sync_state
 from consumer.ledger.tables import ALARM_AFTER_ATTEMPTS, TOLD, ReadRow
 from consumer.plugin import ReadRequest
@@ -126,6 +127,16 @@ async def test_what_a_worker_noted_is_no_reading(database: Database) -> None:
 def test_a_comparison_that_stands_still_is_told(looked: Any, walked: Any, codes: list[str]) -> None:
     one = ApplicationStatus(application="shop", walked_at=walked, looked_at=looked)
     assert [finding.code for finding in judge(WELL, application_statuses=[one])] == codes
+
+
+def test_one_that_stands_by_and_is_refused_is_told() -> None:
+    # case: O3, B26
+    leads = living("sync", said={READS: "shop"}, process="a")
+    aside = living("sync", said={READS: "shop", GAVE_WAY: "shop"}, process="b", host="shop-2", pid=9)
+    [finding] = judge(WELL, processes=[leads, aside])
+    assert (finding.code, finding.grade) == ("credentials_refused", Grade.DEGRADED)
+    assert "shop: a `sync` that stands by (pid 9 on shop-2) is refused" in finding.text
+    assert judge(WELL, processes=[leads, replace(aside, stopped_at=NOW)]) == []
 
 
 @pytest.mark.parametrize(("lives_for", "codes"), [(16, ["comparison_late"]), (14, [])])
