@@ -25,6 +25,7 @@ from consumer.payments import (
 )
 
 HELD_UP_S: Final = 30.0
+PAUSED_S: Final = 60.0
 LOOK_AGAIN_S: Final = 5.0
 PATIENCE_S: Final = 900.0
 """So long one object is asked for again that the service denies, or cannot show."""
@@ -84,7 +85,7 @@ def held_up_s(error: PaymentsError) -> float | None:
         case AuthenticationError():
             return LOOK_AGAIN_S  # from now on the circuit answers, and knows when a probe is due
         case RateLimitError():
-            return min(max(error.retry_after_seconds, 1.0), 300.0)
+            return min(max(error.retry_after_seconds, 1.0), PAUSED_S)  # then the budget knows when one may try
         case ServiceUnreachable():
             return LOOK_AGAIN_S
     return None

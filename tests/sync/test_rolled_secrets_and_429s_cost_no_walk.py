@@ -130,7 +130,7 @@ async def test_with_both_secrets_configured_a_roll_fails_nothing(world: World, c
         (AuthenticationError(status=401), 5),
         (RateLimitError(status=429, retry_after_s=0.5), 1),
         (RateLimitError(status=429, retry_after_s=45), 45),
-        (RateLimitError(status=429, retry_after_s=3600), 300),
+        (RateLimitError(status=429, retry_after_s=3600), 60),  # from then on the budget knows when it may be tried
         (ServiceUnreachable("nobody answers"), 5),
         (ApiError(status=403), None),
     ],
