@@ -20,6 +20,7 @@ from consumer.errors import ConsumerError
 from consumer.events import Source
 from consumer.ledger import Database
 from consumer.ledger.archiving.bodies import digest
+from consumer.ledger.archiving.derivation import Mark
 from consumer.ledger.archiving.passes import LastPass
 from consumer.ledger.archiving.settled import Aged
 from consumer.ledger.audit import Noted
@@ -227,6 +228,8 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.plans.plans.cancel": [{"reason": "x"}],
     "ledger.plans.plans.complete": [{"result": {}}],
     "ledger.plans.trial.derived_before": [{"ids": [("default", "evt_5"), ("default", "drv_x")]}],
+    "ledger.archiving.derivation.end": [{"began": "x", "is_whole": True}],
+    "ledger.archiving.derivation.settle": [{"known": {"default": Mark("owed 5", 5)}}],
     "ledger.trail.sealing.entries": [{"after": 3, "until": 9}],
     "ledger.trail.sealing.newest": [{"subject": None}, {"subject": "order:order-5"}],
     "ledger.handling.outbox.due": [{}, {"held": {("default", "order:order-5")}}],
