@@ -232,7 +232,7 @@ class Apply:
             left = self._left(look)
             if (left, look.due + look.at_work) != last:
                 last, news_at = (left, look.due + look.at_work), self._clock.monotonic()
-            is_still = self._clock.monotonic() - news_at > STILL_S
+            is_still = not look.is_quiet and self._clock.monotonic() - news_at > STILL_S  # no rate holds it up
             left_s = self._rate.left_s(left) if left < left_before and not is_still else None
             paused = _words(await self.paused(plan_id)) if is_still else ()
             told(ReplayProgress(look.total - left, look.total, left_s, paused))

@@ -17,6 +17,7 @@ handled, and what they emitted then is a fact:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -292,19 +293,25 @@ async def _spoken(notes: AsyncIterator[past.Note], application: str) -> AsyncIte
 
 async def in_order(noted: AsyncIterator[Step], others: AsyncIterator[Step]) -> AsyncIterator[Step]:
     """As they were handled. Of two changes their places decide, which no clock has a say in; what changed nothing
-    goes by its time, and of the same time by arrival. A run waits for its word, and what is later than it waits with
-    it: the clock that says it is time was ahead. `noted` come by their places, `others` by their time."""
+    goes by its time, and of the same time by arrival. A run whose time is before its word waits for that, as one of
+    the clocks was wrong, and with it what arrived behind it. `noted` come by their places, `others` by their time."""
     latest: datetime | None = None
+    early: deque[Step] = deque()
     waiting = await anext(others, None)
     async for step in noted:
+        place = step.place or 0
         latest = step.at if latest is None else max(latest, step.at)
+        while early and (early[0].behind or 0) < place:
+            yield early.popleft()
         while waiting is not None and (waiting.at, waiting.seq) < (latest, step.seq):
-            if waiting.behind is not None and waiting.behind >= (step.place or 0):
-                latest = waiting.at
-                break
-            yield waiting
+            if (waiting.behind or 0) >= place or any(one.seq < waiting.seq for one in early):
+                early.append(waiting)
+            else:
+                yield waiting
             waiting = await anext(others, None)
         yield step
+    for one in early:
+        yield one
     while waiting is not None:
         yield waiting
         waiting = await anext(others, None)

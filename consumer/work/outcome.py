@@ -23,7 +23,7 @@ from consumer.plugin.handler import LONGEST_S
 from consumer.retry import Failure
 from consumer.telemetry.redaction import customers_in, scrub, without
 from consumer.work.place import Home, places_of, told
-from consumer.work.unreachable import is_unreachable
+from consumer.work.unreachable import CAUSES_MAX, is_unreachable
 
 REASON_MAX_CHARS = 300
 LOOKED_AT_MAX_CHARS, NAMES_MAX = 16 * 1024, 500
@@ -153,13 +153,25 @@ def _failure(error: BaseException, customers: Collection[str]) -> Failure:
             return Failure(_code(error), _clean(error.message, customers), permanent=True)
         case ConsumerError():
             return Failure(_code(error), _clean(error.message, customers), unreachable=is_unreachable(error))
-        case Exception() if getattr(getattr(error, "orig", None), "sqlstate", None) == DEADLOCK:
+        case Exception() if _is_of_a_deadlock(error):
             return Failure(GAVE_WAY, DEADLOCKED, after_s=GAVE_WAY_S)
         case Exception():
             reason = _clean(f"{type_name(error)}: {error}", customers)
             return Failure("handler_failed", reason, unreachable=is_unreachable(error))
         case _:
             return Failure("handler_crashed", _clean(f"the handler raised {type_name(error)}"))
+
+
+def _is_of_a_deadlock(error: BaseException) -> bool:
+    """Also where the handler caught that, and raised an error of its own."""
+    link: BaseException | None = error
+    for _ in range(CAUSES_MAX):
+        if link is None:
+            return False
+        if DEADLOCK in (getattr(link, "sqlstate", None), getattr(getattr(link, "orig", None), "sqlstate", None)):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
 
 
 def _code(error: ConsumerError) -> str:

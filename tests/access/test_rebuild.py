@@ -359,6 +359,30 @@ async def test_what_came_behind_a_registration_comes_behind_it_again(database: D
         await same_after_rebuild(live)
 
 
+@pytest.mark.parametrize("behind_s", [0.15, 0.25, 3600])
+async def test_a_registration_that_a_slow_clock_took_makes_nobody_else_wait(
+    database: Database, behind_s: float
+) -> None:
+    """Its run seems older than what came before it. That did not wait for its word."""
+    # case: G9, B33, F21
+    async with live_in(database) as live, live_in(database) as slow:
+        await live.arrive(said("order.paid", "evt_0", order_id="A0", amount="5", at=live.clock.now()))
+        live.clock.advance(7200)
+        payment = {"id": "p2", "status": "SUCCEEDED", "order_id": "A2", "amount": "1"}
+        await live.arrive(observed("payment:p2", 1, payment, at=live.clock.now()))
+        live.clock.advance(0.1)
+        paid = {"id": "so2", "order_id": "A2", "status": "PAID"}
+        await live.arrive(observed("order:A2", 3, paid, at=live.clock.now()))
+        await live.relay()
+        live.clock.advance(0.1)
+        await live.register("s1", order_id="A1", customer="c", expected_amount="10")
+        slow.clock.advance(7200.2 - behind_s)
+        await slow.relay()
+        findings = (await contents(live, [fulfilment.FINDINGS]))["fulfilment_finding"]
+        assert [(row["subject"], row["closed_at"] is None) for row in findings] == [("A2", False)]
+        await same_after_rebuild(live)
+
+
 async def test_an_old_history_that_contradicts_itself_is_rebuilt(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

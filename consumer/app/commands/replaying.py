@@ -43,8 +43,6 @@ class Trier:
     ) -> Sequence[Tried]:
         """A first attempt under the plan for each of the events, many of them together; `isolated`: one, in a savepoint
         of its own."""
-        await session.flush()
-        session.expunge_all()  # as for a worker, a handler finds none of another one's objects
         now: datetime = self._contexts.clock.now()
         batch = [
             (event, self._contexts.make(handler, event, attempt=1, plan=plan, session=session)) for event in events
@@ -52,10 +50,13 @@ class Trier:
         if isolated:
             [one] = batch
             outcome = await in_savepoint(session, self._executor, handler, *one)
-        elif len(batch) == 1:
-            outcome = await self._executor.transactional(handler, *batch[0])
         else:
-            outcome = await self._executor.together(handler, batch)
+            await session.flush()
+            session.expunge_all()  # as for a worker, a call finds none of another one's objects
+            if len(batch) == 1:
+                outcome = await self._executor.transactional(handler, *batch[0])
+            else:
+                outcome = await self._executor.together(handler, batch)
         result = transition_after(handler, outcome, used=0, now=now)
         has_failed = isinstance(outcome, Failed)
         return [Tried(None if has_failed else ctx, RunStatus(result.status), result.code) for _, ctx in batch]

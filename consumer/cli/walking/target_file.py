@@ -7,7 +7,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from errno import EISDIR
+from errno import EISDIR, ENOTSUP
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +27,8 @@ class TargetFile:
             raise UsageError(f"the {what} cannot be written: no such folder", file=str(file))
         try:
             self._is_plain = file.is_file() or not file.exists()
+            if self._is_plain and _is_descriptor(file):
+                raise OSError(ENOTSUP, "it leads to a plain file, which would be replaced: name that")
             self._file = file.resolve() if self._is_plain else file  # a pipe has no other name
             self.replaces = self._is_plain and self._file.exists() and self._file.stat().st_size > 0
             self._try()
@@ -90,3 +92,9 @@ class TargetFile:
     def _unwritable(self, error: OSError | RuntimeError) -> UsageError:
         why = getattr(error, "strerror", None) or error
         return UsageError(f"the {self._what} cannot be written: {why}", file=str(self.path))
+
+
+def _is_descriptor(file: Path) -> bool:
+    """Whether it stands for what a process has open: `/dev/stdout`, `/dev/fd/3`."""
+    folder = file.parent.resolve()
+    return file.is_symlink() and (folder == Path("/dev") or folder.is_relative_to("/proc"))

@@ -347,13 +347,13 @@ async def restore(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
         if run.code == DISCARDED_WAITING:
             # Parked, whether or not it is the head of its lane: a worker lets heads go, and it knows which those are.
             values = {"code": await _last_code(session, run), "blocking": True, "status": RunStatus.PARKED.value}
-            waited += await _change(session, [run], _stands(discarded=True), {**values, "updated_at": now})
+            waited += (changed := await _change(session, [run], _stands(discarded=True), values | {"updated_at": now}))
         else:
             letter = await _last_letter(session, run)
             values = {"code": letter.code, "blocking": letter.blocking} if letter else {"code": None, "blocking": True}
             values["status"] = RunStatus.DEAD.value
-            died += await _change(session, [run], _stands(discarded=True), {**values, "updated_at": now})
-        if values["blocking"]:
+            died += (changed := await _change(session, [run], _stands(discarded=True), values | {"updated_at": now}))
+        if changed and values["blocking"]:
             await _park_behind(session, run, now)
     await _settle(session, died, None, now)
     _audit(session, died, "dead.restore", RunStatus.DEAD.value, by=by, reason=reason, now=now)
@@ -368,7 +368,8 @@ async def _change(session: AsyncSession, runs: Sequence[DeadRun], state: Any, va
     same: list[DeadRun] = []
     for condition in these(shown):
         now = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.updated_at)
-        rows = (await session.execute(now.where(condition, state).order_by(_RUNS.c.event_id).with_for_update())).all()
+        locked = now.where(condition, state).order_by(_RUNS.c.event_id, _RUNS.c.handler).with_for_update()
+        rows = (await session.execute(locked)).all()
         found = [(shown[application, event_id, handler], at) for application, event_id, handler, at in rows]
         same += [run for run, at in found if run.died_at == at]
     for condition in these(run.id for run in same):

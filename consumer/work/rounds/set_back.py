@@ -27,7 +27,7 @@ class ClockSetBack:
         self._leaps, self._looks = Leaps(clock), LOOKS
 
     async def heed(self) -> bool:
-        """Make due what was put off too far; whether it was looked for. Raises LedgerError: then the next call does it.
+        """Make due what was put off too far; whether anything may be due now. Raises LedgerError: the next does it.
 
         The next calls do it again: an attempt that was under way may store the wrong time after the first had looked.
         """
@@ -40,7 +40,7 @@ class ClockSetBack:
         if found := await self._make_due():
             _log.warning("clock_was_ahead", made_due=found)
         self._looks -= 1
-        return True
+        return bool(found) or back > SET_BACK
 
     async def _make_due(self) -> int:
         now, found, is_more = self._clock.now(), 0, True

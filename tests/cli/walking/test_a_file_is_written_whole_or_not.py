@@ -123,3 +123,12 @@ def test_a_named_pipe_stays_one_and_its_reader_gets_all(tmp_path: Path) -> None:
     assert [json.loads(one) for one in read] == [{"version": 2}]
     assert pipe.is_fifo()
     assert [one.name for one in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_what_a_process_has_open_is_no_plain_file_to_replace(tmp_path: Path) -> None:
+    """`audit export /dev/stdout >> trail.jsonl` lost what stood there."""
+    there = tmp_path / "trail.jsonl"
+    there.write_bytes(b"old line\n")
+    with there.open("ab") as opened, pytest.raises(UsageError, match="it leads to a plain file"):
+        TargetFile(Path(f"/dev/fd/{opened.fileno()}"))
+    assert there.read_bytes() == b"old line\n"

@@ -90,6 +90,21 @@ def test_each_kind_of_error_is_a_failure_of_its_own(error: BaseException, expect
     assert failed(error).failure == expected
 
 
+def test_a_deadlock_is_one_also_where_the_handler_caught_it_and_raised_another() -> None:
+    # case: I23
+    def raised() -> BaseException:
+        try:
+            try:
+                raise DBAPIError("UPDATE t", {}, Deadlock())
+            except DBAPIError:
+                raise RuntimeError("could not count")  # noqa: B904 - as authors do
+        except RuntimeError as error:
+            return error
+
+    assert failed(raised()).failure == Failure(GAVE_WAY, DEADLOCKED, after_s=GAVE_WAY_S)
+    assert failed(RuntimeError("could not count")).failure.code == "handler_failed"
+
+
 @pytest.mark.parametrize(("errors", "expected"), GATHERED)
 def test_of_what_a_task_group_gathers_the_gravest_counts(errors: list[Exception], expected: Failure) -> None:
     """An outage costs a handler that calls two at once no attempt either; what one of them says is heard."""

@@ -57,3 +57,23 @@ async def test_another_death_is_left_alone(database: Database, verb: str) -> Non
     assert other == ("dead", "answer lost")
     async with database.transaction() as session:
         assert await act(session, await shown(database), by="ann", reason="it did not ship", now=facts.later(4)) == 1
+
+
+# case: R12
+async def test_a_discard_that_is_another_one_by_now_is_not_taken_back_and_parks_nothing(database: Database) -> None:
+    """Bob took it back, and discarded it anew; what comes behind it waits for nothing."""
+    head, behind = (replace(facts.run(number, status=RunStatus.DEAD), key="one") for number in (1, 2))
+    async with database.transaction() as session:
+        await events.record(session, [facts.event(number) for number in (1, 2)], facts.NOW)
+        await runs.add(session, [head, replace(behind, status=RunStatus.PARKED)], facts.NOW)
+        await dead.discard(session, await dead.search(session, DeadFilter()), by="ann", reason="x", now=facts.later(1))
+    async with database.reading() as session:
+        seen = await dead.search(session, DeadFilter(discarded=True))
+    async with database.transaction() as session:
+        assert await dead.restore(session, seen, by="bob", reason="x", now=facts.later(2)) == 1
+        await dead.discard(session, await dead.search(session, DeadFilter()), by="bob", reason="y", now=facts.later(3))
+        due = {"status": RunStatus.RETRYING.value, "next_at": facts.later(3)}
+        await session.execute(update(_RUNS).where(_RUNS.c.event_id == behind.event_id).values(due))
+    async with database.transaction() as session:
+        assert await dead.restore(session, seen, by="ann", reason="x", now=facts.later(4)) == 0
+    assert [status for status, _ in await reasons(database)] == ["skipped", "retrying"]
