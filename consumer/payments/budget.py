@@ -222,11 +222,11 @@ def _leaves_at(number: int, limit: Limit) -> float:
 
 @dataclass(frozen=True)
 class Granted:
-    """The request may be sent; `changed` are the new states to store. `tries`: it goes through a pause, to see whether
-    that still holds."""
+    """The request may be sent; `changed` are the new states to store. `tries`: the buckets whose pauses it goes
+    through, to see whether they still hold."""
 
     changed: Mapping[str, Bucket]
-    tries: bool = False
+    tries: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -246,11 +246,11 @@ def decide(
     current = {name: buckets[name].at(now, limit) for name, limit in limits.items()}
     waits = {name: current[name][0].wait_s(limit, priority, current[name][1]) for name, limit in limits.items()}
     binding = max(waits, key=lambda name: waits[name])
-    paused_s = max(bucket.paused_s(at) for bucket, at in current.values())
+    paused_s = {name: bucket.paused_s(at) for name, (bucket, at) in current.items()}
     if waits[binding] > 0:
-        return Wait(waits[binding], binding, paused_s)
+        return Wait(waits[binding], binding, max(paused_s.values()))
     changed = {name: current[name][0].take(limit, current[name][1]) for name, limit in limits.items()}
-    return Granted(changed, tries=paused_s > 0)
+    return Granted(changed, tries=frozenset(name for name, left_s in paused_s.items() if left_s > 0))
 
 
 def paused(buckets: Mapping[str, Bucket], limits: Mapping[str, Limit], seconds: float, now: float) -> dict[str, Bucket]:

@@ -88,7 +88,7 @@ class Budget:
         self._clock = clock
         self._limits = limits or Limits()
         self._on_wait = on_wait
-        self._trying: set[CallKind] = set()
+        self._trying: dict[CallKind, frozenset[str]] = {}  # the buckets whose pauses the last one went through
         self._turns: defaultdict[tuple[CallKind, Priority], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def acquire(self, kind: CallKind, priority: Priority, *, max_wait_s: float) -> float:
@@ -105,7 +105,7 @@ class Budget:
                 verdict = await self.store.update(list(limits), _taking(limits, priority))
                 waited = self._clock.monotonic() - began
                 if isinstance(verdict, Granted):
-                    (self._trying.add if verdict.tries else self._trying.discard)(kind)
+                    self._trying[kind] = verdict.tries
                     if self._on_wait is not None:
                         self._on_wait(priority, waited)
                     return waited
@@ -122,9 +122,8 @@ class Budget:
 
     async def answered(self, kind: CallKind) -> None:
         """The service answered a request of this kind. If it went through a pause, that is over for everybody."""
-        if kind not in self._trying:
+        if not self._trying.pop(kind, None):
             return
-        self._trying.discard(kind)
         limits = self.scope.buckets(kind, self._limits)
 
         def step(texts: Mapping[str, str], now: float) -> tuple[Mapping[str, str], None]:
@@ -133,9 +132,11 @@ class Budget:
         await self.store.update(list(limits), step)
 
     async def pause(self, kind: CallKind, seconds: float) -> None:
-        """Hold the buckets that a 429 on this kind speaks of, for everybody who shares them (case C6)."""
-        self._trying.discard(kind)
+        """Hold the buckets that a 429 on this kind speaks of, for everybody who shares them (case C6). To who
+        tried it speaks of those that were paused: through the others the service has answered since."""
+        tried = self._trying.pop(kind, None)
         limits = self.scope.paused_by(kind, self._limits)
+        limits = {name: limit for name, limit in limits.items() if not tried or name in tried}
 
         def step(texts: Mapping[str, str], now: float) -> tuple[Mapping[str, str], None]:
             return _texts(paused(_loaded(texts, limits), limits, seconds, now)), None

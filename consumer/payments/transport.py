@@ -236,6 +236,8 @@ class Transport:
             except ApiError as error:
                 if error.status is not None and error.status < 500 and error.service_code is not None:
                     self._credentials.worked(secret, generation)
+                    if not isinstance(error, RateLimitError):
+                        await self._budget.answered(call.kind)
                 raise
             self._credentials.worked(secret, generation)
             await self._budget.answered(call.kind)

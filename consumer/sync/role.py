@@ -128,7 +128,9 @@ class ApplicationSync:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Compete for the lead, and read the service while this process has it; until `stop`."""
-        await self.leader.run(stop, self._lead)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.leader.run(stop, self._lead))
+            group.create_task(self.giving_way.ask_again(stop))
 
     async def note_lost_log(self, at: datetime) -> None:
         """A topic was made anew, noticed then: what lay there unread is gone, as in a retention gap. Where this process

@@ -256,4 +256,4 @@ async def test_a_probe_that_is_too_much_holds_back_all_calls(service: ScriptedSe
         b.clock.elapsed_s += 31
         with pytest.raises(PaymentsError):
             await b.client.orders.retrieve("ord_1")
-    assert len(service.seen) <= before + 9, "one a minute"
+    assert before + 5 <= len(service.seen) <= before + 9, "one a minute"

@@ -4,6 +4,7 @@ secret that was forgotten on one of two hosts stopped all reading while the good
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from consumer.clock import rest
@@ -46,7 +47,7 @@ class GivingWay:
         while not ending.is_set():
             now_s = clock.monotonic()
             if not self._app.client.circuit.is_open:
-                since_s = None
+                since_s, self._away_since_s, self.patience_s = None, None, PATIENCE_S
                 self._gave_way.over()
             else:
                 since_s = now_s if since_s is None else since_s
@@ -58,6 +59,15 @@ class GivingWay:
                     return True
             await rest(clock, LOOK_EVERY_S, ending)
         return False
+
+    async def ask_again(self, stop: asyncio.Event) -> None:
+        """Until `stop`: who gave way makes no call, and would not hear that its credentials are right (case S6)."""
+        while not stop.is_set():
+            await rest(self._app.clock, PATIENCE_S, stop)
+            if self.has_given_way:
+                self._app.client.credentials.look()
+                with suppress(ConsumerError):
+                    await self._app.client.application.retrieve()
 
     async def _another_lives(self) -> bool:
         try:

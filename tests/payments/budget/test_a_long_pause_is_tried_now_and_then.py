@@ -7,8 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from consumer.payments import BudgetExhausted, Priority, RateLimitError
+from consumer.clock import DrivenClock
+from consumer.payments import BudgetExhausted, Priority, RateLimitError, ResourceNotFound
 from consumer.payments.budget import CallKind, Granted, Limits, Scope, Wait, decide, paused, resumed
+from consumer.payments.shared_budget import Budget, MemoryBudgetStore
 from tests.payments.budget.test_no_window_is_exceeded import FRESH, READ
 from tests.payments.support import Bench, Reply, ScriptedService, bench, error_reply
 
@@ -113,3 +115,39 @@ async def test_a_walk_waits_for_the_turn_to_try(service: ScriptedService) -> Non
         assert 60 <= b.clock.elapsed_s <= 61
         await b.client.orders.retrieve("ord_1")
         assert b.clock.elapsed_s <= 61.5
+
+
+async def test_no_such_object_is_an_answer_too(service: ScriptedService, b: Bench) -> None:
+    """Of one that the service denies, at the head of the queue, each try came to nothing."""
+    # case: C6
+    service.will(LONG)
+    with pytest.raises(RateLimitError):
+        await b.client.orders.retrieve("ord_1")
+    b.clock.elapsed_s += 61
+    service.will(error_reply(404, "not_found"), OK)
+    with pytest.raises(ResourceNotFound):
+        await b.client.orders.retrieve("ord_2")
+    await b.client.orders.retrieve("ord_1")
+    assert b.clock.elapsed_s == 61
+
+
+async def test_who_tries_and_is_refused_holds_up_nobody_whom_the_service_answers() -> None:
+    """Of two applications behind one address one is refused: each of its tries paused the address for both."""
+    # case: C6, C15
+    clock = DrivenClock()
+    store = MemoryBudgetStore(clock)
+    refused, answered = (Budget(store, Scope(ip="same", application=name), clock) for name in ("svc_a", "svc_b"))
+    await refused.acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)
+    await refused.pause(CallKind.READ, 3600.0)
+    for one in (answered, refused):
+        with pytest.raises(BudgetExhausted):
+            await one.acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)
+    clock.advance(61)
+    await answered.acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)
+    await answered.answered(CallKind.READ)
+    clock.advance(61)
+    await refused.acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)
+    await refused.pause(CallKind.READ, 3600.0)
+    await answered.acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)
+    with pytest.raises(BudgetExhausted):
+        await refused.acquire(CallKind.READ, Priority.LIVE, max_wait_s=0)

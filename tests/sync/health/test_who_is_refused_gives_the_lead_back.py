@@ -14,6 +14,7 @@ from consumer.ledger.engine.database_time import shared_time
 from consumer.ledger.processes import DIED, READS, Pulse
 from consumer.sync.health import giving_way
 from consumer.sync.health.giving_way import PATIENCE_MAX_S, PATIENCE_S, GivingWay
+from tests.support.ports import eventually
 from tests.sync.conftest import World
 
 
@@ -126,3 +127,32 @@ async def test_who_is_accepted_again_keeps_the_lead(mine: GivingWay, world: Worl
     assert await leads(mine, world, PATIENCE_S - 20) is None
     await world.app.client.circuit.accepted()
     assert await leads(mine, world, 300) is None
+
+
+async def test_who_gave_way_hears_by_itself_that_it_is_accepted(mine: GivingWay, world: World) -> None:
+    """It makes no other call: `status` and the alert went on until it was restarted."""
+    # case: S6, B26
+    await living(world, "other")
+    await refused(world)
+    assert await leads(mine, world, 300) is not None
+    stop = asyncio.Event()
+    asking = asyncio.create_task(mine.ask_again(stop))
+    await eventually(lambda: not mine.has_given_way)
+    stop.set()
+    await asking
+
+
+async def test_who_was_accepted_meanwhile_is_as_patient_as_at_first(mine: GivingWay, world: World) -> None:
+    # case: S6, B26
+    await living(world, "other")
+    await refused(world)
+    for _ in range(3):
+        await living(world, "other")
+        assert await leads(mine, world, 2000) is not None
+    await world.app.client.circuit.accepted()
+    assert await leads(mine, world, 3600) is None
+    await refused(world)
+    await living(world, "other")
+    after_s = await leads(mine, world, 2000)
+    assert after_s is not None
+    assert after_s <= PATIENCE_S + giving_way.LOOK_EVERY_S
