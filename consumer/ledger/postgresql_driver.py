@@ -22,6 +22,7 @@ from consumer.errors import SettingsError
 from consumer.ledger.engine.discretion import hide_values
 
 REFUSED: Final = "startup parameter"
+APPLICATION_NAME: Final = "payments-consumer"
 OF_THE_WAY: Final = ("application_name", "tcp_")
 """Settings that are for who is at the other end of the connection."""
 Place = tuple[str, int]
@@ -51,7 +52,7 @@ def engine(
     driver = Driver(
         {
             **({"statement_timeout": "0"} if command_timeout_s is None else {}),
-            "application_name": "payments-consumer",
+            "application_name": APPLICATION_NAME,
             "idle_in_transaction_session_timeout": "120000",
             "lock_timeout": str(int(lock_s * 1000)),
             "tcp_keepalives_idle": str(SILENT_S),

@@ -92,7 +92,7 @@ async def test_half_of_a_past_is_not_forgotten(
 async def test_a_killed_import_of_which_events_are_in_does_not_run_out(database: Database) -> None:
     """Nor does one that takes longer than an hour. An operator may give it up."""
     async with database.transaction() as session:
-        await derivation.begin(session)
+        await derivation.begin(session, ["a.jsonl"])
     await comes_in(database)
     async with database.transaction() as session:
         await drive(session, (COMING_FOR * 3).total_seconds())
@@ -188,9 +188,32 @@ async def test_a_rebuild_settles_what_was_owed_when_it_began(database: Database,
 # case: G12
 async def test_an_import_that_lost_its_lease_does_not_end_the_next_one(database: Database) -> None:
     async with database.transaction() as session:
-        began = await derivation.begin(session)
+        began = await derivation.begin(session, ["a.jsonl"])
         await drive(session, 20)
-        await derivation.begin(session)
+        await derivation.begin(session, ["a.jsonl"])
     async with database.transaction() as session:
-        await derivation.end(session, began, is_whole=False)
+        await derivation.end(session, began)
     assert not await may_begin(database)
+
+
+# case: G12
+async def test_each_file_that_was_to_come_in_has_to(database: Database) -> None:
+    """One that is in already is typed to its end: the other one is lacking still, and is named."""
+
+    async def imported(*files: str, cut: bool = False) -> None:
+        async with database.transaction() as session:
+            began = await derivation.begin(session, files)
+        await comes_in(database)
+        async with database.transaction() as session:
+            await derivation.end(session, began, whole=() if cut else files)
+
+    await imported("a.jsonl", "b.jsonl", cut=True)
+    for typed, lacking in (("a.jsonl", "b.jsonl"), ("c.jsonl", "b.jsonl")):
+        await imported(typed)
+        with pytest.raises(NotDerived) as caught:
+            async with database.reading() as session:
+                await derivation.require_all_in(session)
+        assert f"(files={lacking})" in caught.value.line()
+    await imported("b.jsonl")
+    async with database.reading() as session:
+        await derivation.require_all_in(session)

@@ -121,20 +121,20 @@ async def test_an_operator_may_give_the_rebuild_up(database: Database) -> None:
 async def test_while_events_come_in_nobody_begins(database: Database) -> None:
     """One that was killed before anything came in keeps nobody for ever."""
     async with database.transaction() as session:
-        await derivation.begin(session)
+        await derivation.begin(session, ["a.jsonl"])
     assert not await may_begin(database)
     async with database.transaction() as session:
         await drive(session, COMING_FOR.total_seconds())
     assert await may_begin(database)
     for is_whole in (True, False, None):
         async with database.transaction() as session:
-            began = await derivation.begin(session)
+            began = await derivation.begin(session, ["a.jsonl"])
         assert not await may_begin(database)
         async with database.transaction() as session:
             if is_whole is None:
                 await derivation.give_up(session)
             else:
-                await derivation.end(session, began, is_whole=is_whole)
+                await derivation.end(session, began, whole=["a.jsonl"] if is_whole else [])
         assert await may_begin(database)
 
 
@@ -142,7 +142,7 @@ async def test_while_events_come_in_nobody_begins(database: Database) -> None:
 async def test_nothing_is_derived_from_half_of_a_past(database: Database) -> None:
     await comes_in(database)
     async with database.transaction() as session:
-        await derivation.begin(session)  # and is killed
+        await derivation.begin(session, ["a.jsonl"])  # and is killed
     desk = Desk({"CONSUMER_DATABASE_URL": url_of(database)})
     words = ("rebuild", "all", "--reason", "x", "--yes")
     told = (await asyncio.to_thread(desk.call, *words)).stderr

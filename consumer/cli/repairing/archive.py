@@ -160,7 +160,7 @@ async def _brought(
     for file in in_turn:  # all of them, before anything of one comes in: a ledger with half of its past looks whole
         if not is_trail(file):
             await asyncio.to_thread(check, file)
-    async with _without_work(database) if missing else nullcontext():
+    async with _without_work(database, [file.name for file in in_turn]) if missing else nullcontext():
         for file in in_turn:
             if is_trail(file):
                 trail = await bring_trail(database, file)
@@ -181,19 +181,19 @@ async def _brought(
 
 
 @asynccontextmanager
-async def _without_work(database: Database) -> AsyncIterator[None]:
-    """No worker begins while events come in. One that was started since the last look is found: it says that it lives
-    before it looks whether it may begin. Raises WorkGoesOn."""
+async def _without_work(database: Database, files: Sequence[str]) -> AsyncIterator[None]:
+    """No worker begins while events of these files come in. One that was started since the last look is found: it says
+    that it lives before it looks whether it may begin. Raises WorkGoesOn."""
     async with database.transaction() as session:
-        began = await derivation.begin(session)
-    is_whole = False
+        began = await derivation.begin(session, files)
+    whole: Sequence[str] = ()
     try:
         await require_rest(database, MOVED)
         yield
-        is_whole = True
+        whole = files
     finally:
         async with database.transaction() as session:
-            await derivation.end(session, began, is_whole=is_whole)
+            await derivation.end(session, began, whole=whole)
 
 
 def _files_of(given: Path) -> Sequence[Path]:

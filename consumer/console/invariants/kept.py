@@ -64,5 +64,5 @@ async def wrong(session: AsyncSession, now: datetime) -> dict[str, Account]:
 
 async def not_derived(session: AsyncSession) -> Mapping[str, str]:
     """By application, what it lacks of what came in from archives: a rebuild, or first the rest of an import."""
-    code = IMPORT_CUT if await derivation.is_half(session) else NOT_DERIVED
+    code = IMPORT_CUT if await derivation.lacking(session) else NOT_DERIVED
     return dict.fromkeys(await derivation.owed(session), code)

@@ -3,12 +3,13 @@ done, so no worker will make up for it: only a rebuild of all plugins does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import uuid4
 
+import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import NotDerived
@@ -22,8 +23,10 @@ OWED: Final = "owed"
 COMING: Final = "archive/coming"
 COMING_FOR: Final = timedelta(hours=1)
 """Longer than a trail takes; then events come in. One that was killed before that keeps nobody for ever."""
+FILES: Final = "archive/coming_files"
 HALF: Final = "archive/half"
-"""Events came in, and it is not known that all did: that does not end by itself."""
+"""Of these files events came in, and it is not known that all did: that does not end by itself."""
+NAMED_MOST: Final = 3
 CUT: Final = "`events import --missing` is under way, or was cut: type it again, then `consumer rebuild all`"
 UNDER_WAY: Final = "`consumer rebuild`, or `events import --missing`, is under way: start again when it is over"
 
@@ -37,27 +40,29 @@ class Mark:
     entry: int | None
 
 
-async def begin(session: AsyncSession) -> str:
-    """Events are about to come in: no worker starts until `end`, which takes what this returns. Before the first of
-    them is in, none waits longer than COMING_FOR."""
+async def begin(session: AsyncSession, files: Sequence[str]) -> str:
+    """Events of these files are about to come in: no worker starts until `end`, which takes what this returns. Before
+    the first of them is in, none waits longer than COMING_FOR."""
     began = (await shared_time(session)).isoformat()
     await key_values.keep(session, COMING, began)
+    await key_values.keep(session, FILES, _listed(files))
     return began
 
 
-async def end(session: AsyncSession, began: str, *, is_whole: bool) -> None:
-    """What was about to come in is in (`is_whole`), or the rest of it does not come now."""
+async def end(session: AsyncSession, began: str, *, whole: Collection[str] = ()) -> None:
+    """What was about to come in is in, as far as it is `whole`: the names of its files. The rest does not come now."""
     await key_values.swap(session, COMING, began, "")
-    if is_whole:
-        await key_values.keep(session, HALF, "")
+    if whole and (cut := await lacking(session)):
+        await key_values.keep(session, HALF, _listed(name for name in cut if name not in whole))
 
 
 async def owe(session: AsyncSession, applications: Iterable[str]) -> None:
     """Events of these came in when the audit trail had its newest entry. One that waits already waits from then on; its
     mark is a new one all the same, which a rebuild that began before does not settle."""
     known, names = await marks(session), sorted(set(applications))
-    if names and (coming := await key_values.load(session, COMING)):
-        await key_values.keep(session, HALF, coming)
+    if names and await key_values.load(session, COMING):
+        coming = orjson.loads(await key_values.load(session, FILES) or "[]")
+        await key_values.keep(session, HALF, _listed({*await lacking(session), *coming}))
     for application in names:
         entry = known[application].entry if application in known else None
         entry = await audit.newest_id(session) if entry is None else entry
@@ -69,9 +74,10 @@ async def owed(session: AsyncSession) -> frozenset[str]:
     return frozenset(await marks(session))
 
 
-async def is_half(session: AsyncSession) -> bool:
-    """Whether of what was to come in only a part did, so far."""
-    return bool(await key_values.load(session, HALF))
+async def lacking(session: AsyncSession) -> Sequence[str]:
+    """The files that were to come in when only a part of them did, so far; by name."""
+    names: list[str] = orjson.loads(await key_values.load(session, HALF) or "[]")
+    return names
 
 
 async def require_derived(session: AsyncSession) -> frozenset[str]:
@@ -102,8 +108,9 @@ async def require_all_in(session: AsyncSession) -> None:
     is no ground to derive from, nor to work on."""
     coming = await key_values.load(session, COMING)
     is_coming = coming and await shared_time(session) - datetime.fromisoformat(coming) < COMING_FOR
-    if is_coming or await is_half(session):
-        raise NotDerived(CUT)
+    if (cut := await lacking(session)) or is_coming:
+        named = ", ".join(cut[:NAMED_MOST]) + (f" and {len(cut) - NAMED_MOST} more" if len(cut) > NAMED_MOST else "")
+        raise NotDerived(CUT, files=named) if cut else NotDerived(CUT)
 
 
 async def give_up(session: AsyncSession) -> Sequence[str]:
@@ -112,7 +119,7 @@ async def give_up(session: AsyncSession) -> Sequence[str]:
     names = sorted(await marks(session))
     for application in names:
         await key_values.keep(session, f"{BEGINS}{application}", OWED)
-    for name in (COMING, HALF):
+    for name in (COMING, FILES, HALF):
         await key_values.keep(session, name, "")
     return names
 
@@ -132,3 +139,9 @@ async def marks(session: AsyncSession) -> Mapping[str, Mark]:
 def _entry(text: str) -> int | None:
     words = text.split()
     return int(words[1]) if len(words) > 1 else None
+
+
+def _listed(names: Iterable[str]) -> str:
+    """As it is stored; none is nothing."""
+    found = sorted(names)
+    return orjson.dumps(found).decode() if found else ""

@@ -77,7 +77,8 @@ HELD = text(
 
 # Who keeps statements of ours waiting; one who waits for nobody himself comes first.
 BLOCKS = text(
-    "SELECT blocks.pid FROM pg_stat_activity AS ours, unnest(pg_blocking_pids(ours.pid)) AS blocks(pid)"
+    "SELECT blocks.pid, (SELECT application_name FROM pg_stat_activity WHERE pid = blocks.pid) AS name"
+    " FROM pg_stat_activity AS ours, unnest(pg_blocking_pids(ours.pid)) AS blocks(pid)"
     " WHERE ours.usename = current_user AND ours.datname = current_database() AND ours.wait_event_type = 'Lock'"
     " AND clock_timestamp() - ours.query_start > make_interval(secs => CAST(:late_s AS float))"
     " GROUP BY 1 ORDER BY cardinality(pg_blocking_pids(blocks.pid)), count(*) DESC, 1 LIMIT 1"
@@ -209,14 +210,14 @@ class Database:
         Our statements give up and come again, so this looks LOCK_LOOKS times. Raises LedgerError."""
         for _ in range(LOCK_LOOKS if self.dialect == "postgresql" else 0):
             async with self.reading() as session:
-                pid = await session.scalar(BLOCKS, {"late_s": LOCK_LATE_S})
-            if pid:
-                return (
-                    f"PostgreSQL's process {pid} holds what ours wait for: look at it "
-                    f"(`SELECT * FROM pg_stat_activity WHERE pid = {pid}`), and end its transaction"
-                )
-            if pid == 0:
+                found = (await session.execute(BLOCKS, {"late_s": LOCK_LATE_S})).first()
+            if found is not None and found.pid == 0:
                 return "a prepared transaction (`SELECT * FROM pg_prepared_xacts`) holds what ours wait for"
+            if found is not None:
+                look = f"look at it (`SELECT * FROM pg_stat_activity WHERE pid = {found.pid}`)"
+                is_ours = found.name == postgresql_driver.APPLICATION_NAME  # a rebuild, say, which ends by itself
+                then = "it is one of ours: a rebuild, an import?" if is_ours else "and end its transaction"
+                return f"PostgreSQL's process {found.pid} holds what ours wait for: {look}, {then}"
             await asyncio.sleep(LOCK_LATE_S / 2)
         return None
 

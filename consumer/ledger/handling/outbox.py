@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.clock import AGREES
+from consumer.clock import AGREES, SET_BACK
 from consumer.columns import Given, among, among_given, unindexed
 from consumer.events import Event, Source
 from consumer.ledger.engine.chunks import grouped
@@ -293,7 +293,7 @@ async def publish_again(session: AsyncSession, numbers: Sequence[int]) -> None:
 async def after_set_back(session: AsyncSession, now: datetime) -> int:
     """Where the clock was ahead, and was set back, what was emitted to go at once is due now; returns how many that
     are. Timers keep their time."""
-    waits = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before > now)
+    waits = (_OUTBOX.c.published_at.is_(None), _OUTBOX.c.not_before > now + SET_BACK)
     at_once = _OUTBOX.c.not_before <= _OUTBOX.c.created_at
     return await changed(session, update(_OUTBOX).where(*waits, at_once).values(not_before=now))
 

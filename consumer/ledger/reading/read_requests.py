@@ -25,6 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from consumer.clock import SET_BACK
 from consumer.columns import Given, among, insert_into, unindexed
 from consumer.ledger.engine.chunks import matching
 from consumer.ledger.engine.counting import changed, up_to
@@ -235,7 +236,7 @@ async def after_set_back(session: AsyncSession, now: datetime) -> int:
     is what was tried in vain and waits for longer than such a try puts it off. Returns how many that are."""
     too_far = case((_READS.c.attempts <= SOON_TRIES, now + SOON), else_=now + LONGEST)
     put_off = or_(_READS.c.due_at <= _READS.c.created_at, and_(_READS.c.attempts > 0, _READS.c.due_at > too_far))
-    return await changed(session, update(_READS).where(_READS.c.due_at > now, put_off).values(due_at=now))
+    return await changed(session, update(_READS).where(_READS.c.due_at > now + SET_BACK, put_off).values(due_at=now))
 
 
 async def next_version(session: AsyncSession, count: int = 1) -> int:
