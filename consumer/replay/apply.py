@@ -232,7 +232,8 @@ class Apply:
             left = self._left(look)
             if (left, look.due + look.at_work) != last:
                 last, news_at = (left, look.due + look.at_work), self._clock.monotonic()
-            is_still = not look.is_quiet and self._clock.monotonic() - news_at > STILL_S  # no rate holds it up
+            awaits_rate = look.is_quiet and len(portion) > 0
+            is_still = not awaits_rate and self._clock.monotonic() - news_at > STILL_S
             left_s = self._rate.left_s(left) if left < left_before and not is_still else None
             paused = _words(await self.paused(plan_id)) if is_still else ()
             told(ReplayProgress(look.total - left, look.total, left_s, paused))
