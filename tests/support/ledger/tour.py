@@ -228,6 +228,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "ledger.plans.plans.cancel": [{"reason": "x"}],
     "ledger.plans.plans.complete": [{"result": {}}],
     "ledger.plans.trial.derived_before": [{"ids": [("default", "evt_5"), ("default", "drv_x")]}],
+    "ledger.archiving.derivation.begin": [{"files": ["a.jsonl"]}],
     "ledger.archiving.derivation.end": [{"began": "x", "whole": ["a.jsonl"]}],
     "ledger.archiving.derivation.settle": [{"known": {"default": Mark("owed 5", 5)}}],
     "ledger.trail.sealing.entries": [{"after": 3, "until": 9}],
