@@ -20,6 +20,7 @@ from consumer.ledger.archiving import bodies, derivation
 from consumer.ledger.archiving.derivation import COMING_FOR
 from consumer.ledger.engine.database_time import drive, shared_time
 from consumer.ledger.leases import ARCHIVES
+from consumer.ledger.reading import key_values
 from consumer.replay.rebuild import Rebuild
 from tests.archive.old_shop import EVENTS, opened, rows
 from tests.archive.test_work_waits_for_a_rebuild import comes_in, doctor_says, may_begin, owed, ran, url_of, worker
@@ -217,3 +218,16 @@ async def test_each_file_that_was_to_come_in_has_to(database: Database) -> None:
     await imported("b.jsonl")
     async with database.reading() as session:
         await derivation.require_all_in(session)
+
+
+# case: G12
+async def test_an_import_that_an_older_build_noted_as_cut_ends_with_any_whole_one(database: Database) -> None:
+    """It noted a time, and no files: `status`, `invariants` and `rebuild` ended with `error[internal]`."""
+    await comes_in(database)
+    async with database.transaction() as session:
+        await key_values.keep(session, derivation.HALF, "2026-11-30T23:59:00+00:00")
+    assert await named(database) == {"import_cut": 1}
+    assert not await may_begin(database)
+    async with database.transaction() as session:
+        await derivation.end(session, await derivation.begin(session, ["a.jsonl"]), whole=["a.jsonl"])
+    assert await named(database) == {"not_derived": 1}

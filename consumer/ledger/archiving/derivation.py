@@ -26,6 +26,8 @@ COMING_FOR: Final = timedelta(hours=1)
 FILES: Final = "archive/coming_files"
 HALF: Final = "archive/half"
 """Of these files events came in, and it is not known that all did: that does not end by itself."""
+UNKNOWN: Final = "?"
+"""Stands for files of which an older build did not note the names: any import that ends well takes it for in."""
 NAMED_MOST: Final = 3
 CUT: Final = "`events import --missing` is under way, or was cut: type it again, then `consumer rebuild all`"
 UNDER_WAY: Final = "`consumer rebuild`, or `events import --missing`, is under way: start again when it is over"
@@ -53,7 +55,7 @@ async def end(session: AsyncSession, began: str, *, whole: Collection[str] = ())
     """What was about to come in is in, as far as it is `whole`: the names of its files. The rest does not come now."""
     await key_values.swap(session, COMING, began, "")
     if whole and (cut := await lacking(session)):
-        await key_values.keep(session, HALF, _listed(name for name in cut if name not in whole))
+        await key_values.keep(session, HALF, _listed(name for name in cut if name not in {*whole, UNKNOWN}))
 
 
 async def owe(session: AsyncSession, applications: Iterable[str]) -> None:
@@ -75,8 +77,9 @@ async def owed(session: AsyncSession) -> frozenset[str]:
 
 
 async def lacking(session: AsyncSession) -> Sequence[str]:
-    """The files that were to come in when only a part of them did, so far; by name."""
-    names: list[str] = orjson.loads(await key_values.load(session, HALF) or "[]")
+    """The files that were to come in when only a part of them did, so far; by name. UNKNOWN where none was noted."""
+    text = await key_values.load(session, HALF) or "[]"
+    names: list[str] = orjson.loads(text) if text.startswith("[") else [UNKNOWN]
     return names
 
 
