@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.clock import Clock
+from consumer.clock import SET_BACK, Clock
 from consumer.errors import LedgerError
 from consumer.events import Event
 from consumer.ledger import Database
@@ -88,13 +88,22 @@ async def store(session: AsyncSession, results: Sequence[Result], *, worker: str
     """Write results in this transaction. One that succeeded although another worker's attempt had died of it leaves an
     attempt in any case, which tells why the run is no longer dead."""
     await attempts.add(session, [result.attempt for result in results if result.attempt is not None])
-    done = await runs.finish(session, [result.finish for result in results], worker=worker, now=now)
+    done = await runs.finish(session, [_by_now(result, now) for result in results], worker=worker, now=now)
     died = [result.run.id for result in results if result.finish.status is RunStatus.DEAD]
     await dead.bury(session, died, now)
     if revived := [result for result in results if result.run.id in done.revived]:
         await attempts.add(session, [_success(result, worker) for result in revived if result.attempt is None])
         await dead.revive(session, [result.run for result in revived], now)
     return done
+
+
+def _by_now(result: Result, now: datetime) -> Finish:
+    """Its next time counts from now where the clock was set back between its end and its storing: nothing else shows
+    that a run waits by a wrong clock."""
+    ahead, next_at = result.ended_at - now, result.finish.next_at
+    if ahead <= SET_BACK or next_at is None:
+        return result.finish
+    return replace(result.finish, next_at=next_at - ahead)
 
 
 def _success(result: Result, worker: str) -> Attempt:
