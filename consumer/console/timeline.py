@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import Table, and_, or_, select
+from sqlalchemy import ColumnElement, FromClause, Table, alias, and_, exists, not_, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among
@@ -37,6 +37,19 @@ PAUSES: Table = HandlerPauseRow.__table__
 REQUESTED: Final = "fulfilment.requested"
 ENTRIES_MAX: Final = 200
 Entry = dict[str, Any]
+_LATER: Final = alias(DEAD)
+
+
+def _is_about(table: FromClause) -> ColumnElement[bool]:
+    """The same run as the death is about."""
+    return and_(*(table.c[name] == DEAD.c[name] for name in ("application", "event_id", "handler")))
+
+
+_IS_DEAD: Final = and_(
+    exists().where(_is_about(RUNS), RUNS.c.status == RunStatus.DEAD.value),
+    not_(exists().where(_is_about(_LATER), _LATER.c.id > DEAD.c.id)),
+)
+"""The death that its run is still dead of: nobody has seen to it."""
 
 
 async def timeline(
@@ -70,7 +83,7 @@ async def timeline(
     ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, sorted(with_runs)))
     runs = await newest(session, RUNS, RUNS.c.seq, and_(ours, shown)) if events else []
     died = and_(DEAD.c.application == application, among(DEAD.c.event_id, [row["id"] for row in events]))
-    was_dead = await newest(session, DEAD, DEAD.c.id, and_(died, DEAD.c.settled_at.is_not(None))) if events else []
+    was_dead = await newest(session, DEAD, DEAD.c.id, and_(died, not_(_IS_DEAD))) if events else []
     causes = await _causes(session, application, [row["id"] for row in events])
     entries = [((row["received_at"], 4 * (row["id"] in causes), row["seq"]), _event(row, causes)) for row in events]
     entries += [((row["at"], 1 if by_handler(row["actor"]) else -1, row["id"]), _change(row)) for row in changes]

@@ -176,7 +176,7 @@ class AttemptRow(LedgerRow, table=True):
 
 
 class DeadLetterRow(LedgerRow, table=True):
-    """One death of a run, to be copied to topic `events.dead`, and what an operator made of it. The event and the
+    """One death of a run, to be copied to topic `events.dead`. The event and the
     attempts are rows of their own; a run that is redriven and dies again has a second one."""
 
     __tablename__ = "dead_letters"
@@ -198,6 +198,7 @@ class DeadLetterRow(LedgerRow, table=True):
     fingerprint: str | None = Field(default=None, sa_column=Column(String(16)))
     code_version: str = Field(default="", sa_column=Column(String(16), nullable=False))
     published_at: datetime | None = time_column(nullable=True)
+    # Nobody reads these two: workers of a version before 2026-12 write them, beside which this one runs in a deploy.
     settled_at: datetime | None = time_column(nullable=True)
     settled_as: str | None = Field(default=None, sa_column=Column(String(12)))
 

@@ -231,3 +231,12 @@ async def test_an_import_that_an_older_build_noted_as_cut_ends_with_any_whole_on
     async with database.transaction() as session:
         await derivation.end(session, await derivation.begin(session, ["a.jsonl"]), whole=["a.jsonl"])
     assert await named(database) == {"not_derived": 1}
+
+
+# case: G12, B26
+@pytest.mark.usefixtures("nobody_waits")
+async def test_a_rebuild_beside_the_daily_retention_names_it(database: Database) -> None:
+    """It named a `sync` process, and no cure."""
+    await leads(database, "box-1-aa")
+    said = await asyncio.to_thread(Desk({"CONSUMER_DATABASE_URL": url_of(database)}).ask, *REBUILD, code=1)
+    assert "error[another_leads]: the daily retention of a `sync` (pid 1 on box) is under way" in said

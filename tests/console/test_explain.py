@@ -313,14 +313,33 @@ async def test_what_was_redriven_and_not_tried_since_did_not_fail_again(
     later = START + timedelta(minutes=5)
     run = Run(**about, seq=1, key="order:A1", blocking=True, status=RunStatus.RETRYING, next_at=later,
               attempts=attempts, **why)  # fmt: skip
-    death = DeadLetterRow(**about, died_at=START, blocking=True, attempts=8, settled_at=later, settled_as="redriven",
-                          **why)  # fmt: skip
+    death = DeadLetterRow(**about, died_at=START, blocking=True, attempts=8, **why)
     async with sqlite_ledger.transaction() as session:
         await runs.add(session, [run], later)
         session.add(death)
         await session.flush()
         found = await explain_order(session, "default", "A1")
     assert [one["code"] for one in found["timeline"] if one["code"].startswith("run.")] == told
+
+
+# case: A50, R12
+async def test_what_was_redriven_and_died_again_is_told_twice(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9"))
+    about: dict[str, Any] = {"application": "default", "event_id": "evt_1", "handler": "shop:told"}
+    later = START + timedelta(minutes=5)
+    run = Run(**about, seq=1, key="order:A1", blocking=True, status=RunStatus.DEAD, attempts=8, code="handler_failed",
+              reason="ValueError: full")  # fmt: skip
+    died = ((START, "ValueError: no shelf"), (later, "ValueError: full"))
+    async with sqlite_ledger.transaction() as session:
+        await runs.add(session, [run], later)
+        for at, reason in died:
+            session.add(DeadLetterRow(**about, died_at=at, blocking=True, attempts=8, reason=reason))
+            await session.flush()
+        found = await explain_order(session, "default", "A1")
+    told = [one for one in found["timeline"] if one["code"] == "run.dead"]
+    assert [(one["at"], one["reason"]) for one in told] == list(died)
 
 
 # case: A50, G8, R11

@@ -34,7 +34,7 @@ from consumer.ledger.engine.counting import COUNT_MAX, numbered
 from consumer.ledger.handling import handlers, lanes
 from consumer.ledger.handling.events import EventKey, is_of_type
 from consumer.ledger.handling.lanes import RunId
-from consumer.ledger.handling.runs import ClaimedRun, these
+from consumer.ledger.handling.runs import these
 from consumer.ledger.tables import AttemptRow, DeadLetterRow, EventRow, RunRow, RunStatus
 
 _RUNS: Table = RunRow.__table__
@@ -45,9 +45,6 @@ _ATTEMPTS: Table = AttemptRow.__table__
 DISCARDED = "discarded"
 DISCARDED_WAITING = "discarded_waiting"
 """The codes of runs that were given up: when they were dead, and when they waited for a handler that is gone."""
-REDRIVEN = "redriven"
-SUCCEEDED = "succeeded"
-"""How the letter of a run is settled that another worker's attempt turned out to have finished well."""
 ATTEMPTS_IN_LETTER = 100
 DEATHS_MAX = 1000
 _KEPT = ("application", "event_id", "handler", "blocking", "attempts", "code", "reason", "fingerprint", "code_version")
@@ -123,12 +120,6 @@ async def bury(session: AsyncSession, ids: Collection[RunId], now: datetime) -> 
         rows += [{**row, "died_at": now} for row in (await session.execute(dead)).mappings()]
     if rows:
         await session.execute(insert(_LETTERS), rows)
-
-
-async def revive(session: AsyncSession, runs: Sequence[ClaimedRun], now: datetime) -> None:
-    """These died, and had succeeded in an attempt whose worker had lost its claim: their letters are settled. The topic
-    keeps its copies, as of one that is let try again."""
-    await _settle(session, runs, SUCCEEDED, now)
 
 
 _UNPUBLISHED = (
@@ -318,7 +309,6 @@ async def redrive(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
         {"status": RunStatus.RETRYING.value, "blocking": True, "attempts": 0, "next_at": now, "claimed_by": None,
          "claimed_until": None, "updated_at": now},
     )  # fmt: skip
-    await _settle(session, changed, REDRIVEN, now)
     _audit(session, changed, "dead.redrive", RunStatus.RETRYING.value, by=by, reason=reason, now=now)
     return len(changed)
 
@@ -331,7 +321,6 @@ async def discard(
     given_up = {"status": RunStatus.SKIPPED.value, "blocking": False, "updated_at": now}
     died = [run for run in runs if run.status == RunStatus.DEAD.value]
     died = await _change(session, died, _stands(discarded=False), {**given_up, "code": DISCARDED})
-    await _settle(session, died, DISCARDED, now)
     gone = await handlers.gone(session, {run.handler for run in runs}, now)
     waited = [run for run in runs if run.status != RunStatus.DEAD.value and (named or run.handler in gone)]
     unclaimed = {"next_at": None, "claimed_by": None, "claimed_until": None}
@@ -355,7 +344,6 @@ async def restore(session: AsyncSession, runs: Sequence[DeadRun], *, by: str, re
             died += (changed := await _change(session, [run], _stands(discarded=True), values | {"updated_at": now}))
         if changed and values["blocking"]:
             await _park_behind(session, run, now)
-    await _settle(session, died, None, now)
     _audit(session, died, "dead.restore", RunStatus.DEAD.value, by=by, reason=reason, now=now)
     _audit(session, waited, "dead.restore", RunStatus.PARKED.value, by=by, reason=reason, now=now)
     return len(died) + len(waited)
@@ -378,7 +366,7 @@ async def _change(session: AsyncSession, runs: Sequence[DeadRun], state: Any, va
     return [run for run in runs if run.id in changed]
 
 
-async def _last_letter(session: AsyncSession, run: DeadRun | ClaimedRun) -> DeadLetterRow | None:
+async def _last_letter(session: AsyncSession, run: DeadRun) -> DeadLetterRow | None:
     letter: DeadLetterRow | None = await session.scalar(_newest(DeadLetterRow, _LETTERS, run))
     return letter
 
@@ -389,7 +377,7 @@ async def _last_code(session: AsyncSession, run: DeadRun) -> str | None:
     return code
 
 
-def _newest(what: Any, table: Table, run: DeadRun | ClaimedRun) -> Select[Any]:
+def _newest(what: Any, table: Table, run: DeadRun) -> Select[Any]:
     """Of the newest row about the run."""
     one = (table.c.application == run.application, table.c.event_id == run.event_id, table.c.handler == run.handler)
     return select(what).where(*one).order_by(table.c.id.desc()).limit(1)
@@ -409,17 +397,6 @@ async def _park_behind(session: AsyncSession, run: DeadRun, now: datetime) -> No
         )
         .values(status=RunStatus.PARKED.value, next_at=None, updated_at=now)
     )
-
-
-async def _settle(session: AsyncSession, runs: Sequence[DeadRun | ClaimedRun], how: str | None, now: datetime) -> None:
-    for run in runs:
-        letter = await _last_letter(session, run)
-        if letter is not None:
-            await session.execute(
-                update(_LETTERS)
-                .where(_LETTERS.c.id == letter.id)
-                .values(settled_as=how, settled_at=now if how is not None else None)
-            )
 
 
 def _audit(

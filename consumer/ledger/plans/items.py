@@ -18,7 +18,7 @@ from consumer.ledger.handling import lanes
 from consumer.ledger.handling.runs import these
 from consumer.ledger.plans.candidates import Pair
 from consumer.ledger.plans.tables import RENEWS, Action, ItemStatus, PlanItemRow, PlanRow, PlanStatus
-from consumer.ledger.tables import DeadLetterRow, EventRow, OutboxRow, RunRow, RunStatus
+from consumer.ledger.tables import EventRow, OutboxRow, RunRow, RunStatus
 from consumer.wire import SEED
 
 _PLANS: Table = PlanRow.__table__
@@ -26,9 +26,7 @@ _ITEMS: Table = PlanItemRow.__table__
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
 _OUTBOX: Table = OutboxRow.__table__
-_LETTERS: Table = DeadLetterRow.__table__
 
-REDRIVEN: Final = "redriven"
 AT_ONCE: Final = 500
 _IS_PENDING = _ITEMS.c.status == literal_column(f"'{ItemStatus.PENDING.value}'")
 """The word is in the statement itself, so that the partial index of it serves."""
@@ -373,16 +371,7 @@ async def _set_due(
         statement = update(_RUNS).where(some, *as_planned).values(values)
         done = await session.execute(statement.returning(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.handler))
         changed |= {(application, event_id, handler) for application, event_id, handler in done}
-    if action is Action.RETRY:
-        await _settle_letters(session, changed, now)
     return changed
-
-
-async def _settle_letters(session: AsyncSession, ids: Collection[tuple[str, str, str]], now: datetime) -> None:
-    of_run = ((event_id, application, handler) for application, event_id, handler in ids)
-    for some in matching(_LETTERS.c.event_id, (_LETTERS.c.application, _LETTERS.c.handler), of_run):
-        settled = update(_LETTERS).where(some, _LETTERS.c.settled_at.is_(None))
-        await session.execute(settled.values(settled_as=REDRIVEN, settled_at=now))
 
 
 async def _mark_moved(session: AsyncSession, rows: Sequence[Any]) -> None:

@@ -93,7 +93,6 @@ async def store(session: AsyncSession, results: Sequence[Result], *, worker: str
     await dead.bury(session, died, now)
     if revived := [result for result in results if result.run.id in done.revived]:
         await attempts.add(session, [_success(result, worker) for result in revived if result.attempt is None])
-        await dead.revive(session, [result.run for result in revived], now)
     return done
 
 

@@ -191,7 +191,6 @@ def _past(column: Column[Any], at: str, is_open: bool) -> str | None:
 _KNOWN_LATER = (
     "published_at",
     "closed_at",
-    "settled_at",
     "order_id",
     "subscription_id",
     "customer",

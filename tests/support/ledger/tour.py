@@ -190,7 +190,6 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         {"wanted": dead.DeadFilter(keys=(("default", "order:order-5"), ("default", "customer:cu-1")))},
     ],
     "ledger.handling.dead.totals": [{"wanted": dead.DeadFilter()}, {"wanted": dead.DeadFilter(discarded=True)}],
-    "ledger.handling.dead.revive": [{"runs": [_CLAIMED]}],
     "ledger.handling.dead.redrive": [{"runs": [_DEAD], "reason": "x"}],
     "ledger.handling.dead.discard": [{"runs": [_DEAD], "reason": "x"}],
     "ledger.handling.dead.restore": [{"runs": [_DEAD], "reason": "x"}],
