@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
-from consumer.broker import KafkaSecurity, TopicConfig
+from consumer.broker import Broker, KafkaSecurity, TopicConfig, open_broker
+from consumer.clock import Clock
 from consumer.events import Authenticity
 from consumer.settings import Role, Settings
 
 LOG_RETENTION_S = 7 * 86400.0
 DELIVERIES_RETENTION_S = 86400.0  # anybody may fill it, and what waits to be confirmed is in the ledger
 DEAD_RETENTION_S = 30 * 86400.0
+
+
+def open_log(settings: Settings, *, clock: Clock | None = None, client_id: str = "consumer") -> Broker:
+    """The log of these settings, not started."""
+    return open_broker(settings.broker_url, security=kafka_security(settings), clock=clock, client_id=client_id)
 
 
 def topic(settings: Settings, name: str) -> str:
@@ -45,10 +50,8 @@ def written(settings: Settings, role: Role) -> set[str]:
 
 def log_bytes(settings: Settings) -> int | None:
     """What the embedded log's files take now; None where the log is not ours to measure."""
-    kind, _, path = settings.broker_url.partition(":")
-    if kind != "embedded" or not path:
+    if (file := settings.log_file) is None:
         return None
-    file = Path(path)
     total = 0
     for part in (file, file.with_name(f"{file.name}-wal")):
         with suppress(OSError):  # removed, or not there yet

@@ -23,7 +23,7 @@ from consumer.app import log_parts
 from consumer.app.heartbeat import Heartbeat
 from consumer.app.lifetime import LOOK_AGAIN_S, Lifetime, Stoppable, first_of, persist
 from consumer.app.measured_broker import MeasuredBroker
-from consumer.broker import Broker, open_broker
+from consumer.broker import Broker
 from consumer.clock import Clock, SharedClock, SystemClock
 from consumer.errors import ConsumerError, SettingsError, again
 from consumer.events import Locators
@@ -163,12 +163,7 @@ class App:
     @cached_property
     def broker(self) -> MeasuredBroker:
         """The log. Connecting goes on in the background until it works; `connected` is set then."""
-        found = open_broker(
-            self.settings.broker_url,
-            security=log_parts.kafka_security(self.settings),
-            clock=self.clock,
-            client_id=self._process,
-        )
+        found = log_parts.open_log(self.settings, clock=self.clock, client_id=self._process)
         broker = MeasuredBroker(found, self.metrics)
         self._log_identity = lambda: broker.identity
         self._lifetime.stack.push_async_callback(broker.stop)

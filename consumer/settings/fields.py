@@ -299,6 +299,12 @@ class Settings(BaseModel):
         return servers(self.broker_url) if self.broker_url.startswith("kafka://") else ()
 
     @property
+    def log_file(self) -> Path | None:
+        """The embedded log's; None on Kafka."""
+        kind, _, path = self.broker_url.partition(":")
+        return Path(path) if kind == "embedded" else None
+
+    @property
     def max_record_bytes(self) -> int:
         """What a topic must take so that every accepted body fits (case I30)."""
         return self.max_body_bytes + RECORD_OVERHEAD_BYTES

@@ -11,7 +11,6 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app import log_parts
 from consumer.app.options import require_options
-from consumer.broker import open_broker
 from consumer.clock import Clock
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_clock
@@ -79,7 +78,7 @@ async def applying(
 ) -> AsyncIterator[Apply]:
     """What applies a plan, on the deployment's log. Raises BrokerError when that does not answer."""
     clock = await shared_clock(database)
-    broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
+    broker = log_parts.open_log(settings)
     try:
         await broker.start()
         yield Apply(

@@ -11,7 +11,7 @@ from typing import Any
 from consumer.app import log_parts, parts
 from consumer.app.registering import registering
 from consumer.app.sync_parts import sync_policy
-from consumer.broker import Broker, open_broker
+from consumer.broker import Broker
 from consumer.clock import Clock
 from consumer.errors import BrokerUnavailable, UsageError
 from consumer.ledger import Database
@@ -56,7 +56,7 @@ async def open_syncing(
         database = await opened_ledger(stack, settings)
         clock = await shared_clock(database)
         apis = await opened_apis(stack, settings, database, clock, application)
-        broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings), clock=clock)
+        broker = log_parts.open_log(settings, clock=clock)
         stack.push_async_callback(broker.stop)
         if publishes:
             await connect(broker, settings)

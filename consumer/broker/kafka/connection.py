@@ -22,6 +22,9 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 ABANDON_ROUNDS = 5
 CLOSE_WITHIN_S = 1.0
 REACH_WITHIN_S = 1.0
+ASKED_AGAIN_S, ASKED_AGAIN_CEILING_S = 0.001, 0.05
+"""The least and the most between two questions about the cluster; the first after CALM_S of none is asked at once."""
+CALM_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +124,25 @@ async def is_reached(server: str) -> bool:
         return False
     writer.close()
     return True
+
+
+def ask_calmly(client: Any) -> None:
+    """From now on aiokafka's network client waits between two questions about the cluster, twice as long each time.
+    While a partition has no leader it asks as soon as it is answered: 4,000 times a second, with half a core (O9)."""
+    update, loop = client._metadata_update, asyncio.get_running_loop()
+    wait_s, asked_s = 0.0, -CALM_S
+
+    async def updated(*about: Any) -> Any:
+        nonlocal wait_s, asked_s
+        calm = loop.time() - asked_s >= CALM_S
+        wait_s = 0.0 if calm else min(max(2 * wait_s, ASKED_AGAIN_S), ASKED_AGAIN_CEILING_S)
+        await asyncio.sleep(wait_s)
+        try:
+            return await update(*about)
+        finally:
+            asked_s = loop.time()
+
+    client._metadata_update = updated
 
 
 async def end(client: Any, timeout_s: float) -> None:

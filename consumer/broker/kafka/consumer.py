@@ -9,9 +9,10 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.protocol.fetch import FetchRequest
 
 from consumer.broker.kafka.causes import REFUSALS, broker_error, why_unreachable
-from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.connection import KafkaConnection, ask_calmly, end
 from consumer.broker.kafka.header_names import read_any_names
 
 JOIN_SLACK_S = 30.0
@@ -21,6 +22,7 @@ PARTITION_FETCH_BYTES = 1024 * 1024
 FETCH_BYTES = 16 * 1024 * 1024
 FETCH_WAIT_S = 1.0
 """So long an idle broker holds back an empty answer; a record ends it at once."""
+REFUSED_WAIT_S = 0.1
 END_WITHIN_S = 1.0
 
 OnGain = Callable[[Iterable[TopicPartition]], Awaitable[None]]
@@ -86,6 +88,8 @@ async def open_consumer(
         fetch_max_bytes=FETCH_BYTES,
         fetch_max_wait_ms=int(FETCH_WAIT_S * 1000),
     )
+    ask_calmly(consumer._client)
+    _fetch_calmly(consumer._client)
     if any_names:
         read_any_names(consumer._client)
     listener = Listener(on_gain, on_lose)
@@ -101,3 +105,18 @@ async def open_consumer(
             raise known or broker_error(error, "the group could not be joined", group=group) from error
         raise
     return consumer, listener
+
+
+def _fetch_calmly(client: Any) -> None:
+    """From now on aiokafka's network client waits a moment where a broker refuses to give a partition, and asks who
+    leads it. It fetches again as soon as it is answered, from the same one, for up to a minute (case O9)."""
+    send = client.send
+
+    async def sent(node: Any, request: Any, **how: Any) -> Any:
+        response = await send(node, request, **how)
+        if isinstance(request, FetchRequest) and any(code for _, parts in response.topics for _, code, *_ in parts):
+            client.force_metadata_update()
+            await asyncio.sleep(REFUSED_WAIT_S)
+        return response
+
+    client.send = sent

@@ -23,7 +23,7 @@ from aiokafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
 from consumer.broker.base import Message
 from consumer.broker.kafka.causes import REFUSALS, broker_error, of_partition, why_unreachable
-from consumer.broker.kafka.connection import KafkaConnection, end
+from consumer.broker.kafka.connection import KafkaConnection, ask_calmly, end
 from consumer.broker.kafka.lanes import (
     Item,
     Lane,
@@ -388,6 +388,7 @@ class KafkaPublisher:
             request_timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
             linger_ms=0,
         )
+        ask_calmly(producer.client)
         self._hear(producer.client.cluster)
         try:
             await producer.start()

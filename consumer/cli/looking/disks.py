@@ -37,10 +37,9 @@ class Disk:
 def disks(settings: Settings) -> Iterator[Disk]:
     """Of the ledger and the log, where they are files."""
     url = make_url(settings.database_url.get_secret_value())
-    kind, _, log = settings.broker_url.partition(":")
     files = {
         (LedgerDiskFull.code, LedgerDiskReadOnly.code): url.database if url.get_backend_name() == "sqlite" else None,
-        (LogDiskFull.code, LogDiskReadOnly.code): log if kind == "embedded" else None,
+        (LogDiskFull.code, LogDiskReadOnly.code): settings.log_file,
     }
     for codes, file in files.items():
         path = Path(file or "")

@@ -12,7 +12,6 @@ import typer
 
 from consumer.app import App, log_parts
 from consumer.app.commands.walking import opened_apis
-from consumer.broker import open_broker
 from consumer.checks import doctor as sync_doctor
 from consumer.checks.discovery import Proposal
 from consumer.checks.doctor import Check, Grade
@@ -176,7 +175,7 @@ async def _handlers(settings: Settings) -> Check:
 async def _broker(settings: Settings, clock: Clock) -> list[Check]:
     """The broker, its topics and its clock; nothing is made and nothing is published."""
     try:
-        broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
+        broker = log_parts.open_log(settings)
         reports = await broker.look(log_parts.topics(settings))
     except BrokerError as error:
         return [Check(name="broker", grade=Grade.FAIL, text=error.line())]

@@ -12,7 +12,7 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.app import log_parts
-from consumer.broker import GroupReport, TopicReport, open_broker
+from consumer.broker import GroupReport, TopicReport
 from consumer.causes import cure_of
 from consumer.cli.looking.status_finding import Finding, Grade
 from consumer.console.alarms.lives import apart, is_of_now
@@ -50,7 +50,7 @@ class LogLook:
 async def ask(settings: Settings) -> LogLook:
     """How topics and groups stand. Never raises."""
     try:
-        broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
+        broker = log_parts.open_log(settings)
     except BrokerError as error:
         return LogLook(refused=error)
     topics, where = list[TopicReport](), settings.kafka_servers

@@ -11,7 +11,7 @@ import orjson
 import typer
 
 from consumer.app import log_parts
-from consumer.broker import Broker, Message, open_broker
+from consumer.broker import Broker, Message
 from consumer.cli.bootstrap import ledger, run, settings_for, settings_looking
 from consumer.cli.consent import Reason as Why
 from consumer.cli.consent import Yes, actor, checked_reason, consent
@@ -246,7 +246,7 @@ async def _publish(settings: Settings, chosen: Sequence[Kept]) -> None:
     """Put them on the log, one body after the other in memory. What went meanwhile is left out."""
     from consumer.app.commands.walking import connect  # every part of `sync`: not for who only looks
 
-    broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
+    broker = log_parts.open_log(settings)
     try:
         await connect(broker, settings)
         async with ledger(settings) as database:

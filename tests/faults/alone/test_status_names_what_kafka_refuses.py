@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from consumer.app import log_parts
-from consumer.broker import open_broker
 from consumer.settings import Role, load_settings
 from tests.faults.cluster import Cluster, cluster
 from tests.faults.rows.kafka import OF_KAFKA
@@ -65,7 +64,7 @@ async def alone(tmp_path: Path) -> AsyncIterator[Alone]:
         desk = Desk(scene.environ)
         assert (await asyncio.to_thread(desk.call, "db", "upgrade")).returncode == 0
         settings = load_settings({**scene.environ, "SVC_BASE_URL": "http://127.0.0.1:9"}, Role.OPERATE)
-        broker = open_broker(settings.broker_url, security=log_parts.kafka_security(settings))
+        broker = log_parts.open_log(settings)
         await broker.start()
         await broker.ensure_topics(log_parts.topics(settings))
         await broker.stop()

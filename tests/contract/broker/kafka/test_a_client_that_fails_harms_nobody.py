@@ -132,7 +132,8 @@ class Client:
 
     def __init__(self, **_: Any) -> None:
         type(self).made += 1
-        self.client = SimpleNamespace(cluster=SimpleNamespace(update_metadata=None))
+        self.client = SimpleNamespace(cluster=SimpleNamespace(update_metadata=None), _metadata_update=None, send=None)
+        self._client = self.client
 
     def subscribe(self, *_: Any, **__: Any) -> None: ...
 

@@ -10,11 +10,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.conn import AIOKafkaConnection
 
 from consumer.broker import KafkaBroker, KafkaSecurity, Partition, TopicConfig
 from consumer.broker.kafka import member as kafka_member
@@ -467,10 +469,11 @@ async def test_what_a_lowered_limit_still_takes_is_taken_beside_one_that_it_refu
 
 # case: O9, G5
 async def test_partitions_without_a_leader_hold_up_their_own_records_and_keep_no_process_from_the_others(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that started then took nothing, as if there were no such topic; of many that were published together
-    nobody knew which are durable."""
+    nobody knew which are durable. Each publisher and each member asked who leads them some thousand times a second."""
+    asked = _requests_of(monkeypatch)
     other, wanted = tmp_path / "other", replace(TOPIC, name="headless", partitions=4)
     other.mkdir()
     sent = [message("x", f"k{number}") for number in range(40)]
@@ -488,6 +491,9 @@ async def test_partitions_without_a_leader_hold_up_their_own_records_and_keep_no
         await broker.start()
         await broker.ensure_topics([wanted])
         assert await durable(broker) == set(range(40))
+        member = broker.subscribe([wanted.name], "g")
+        await member.start()
+        assert len(await read(member, 40)) == 40
         shutil.rmtree(other / "data")
         (other / "data").write_text("no folder")
 
@@ -504,15 +510,35 @@ async def test_partitions_without_a_leader_hold_up_their_own_records_and_keep_no
         await late.start()
         await late.ensure_topics([wanted])
         await sudden.start()
-        assert await durable(late) == await durable(sudden) == went
+        assert set(await asyncio.gather(durable(late), durable(sudden))) == {went}
         headless = [sent[place] for place in sorted(set(range(40)) - went)]
-        for some in (headless[:1], headless):  # alone it is told from a broker that is away
-            with pytest.raises(PartitionAway) as told:
-                await broker.publish_many(wanted.name, some)
-            assert (told.value.code, told.value.durable) == (BrokerUnavailable.code, frozenset())
-        with pytest.raises(PartitionAway):
-            await broker.publish(wanted.name, headless[0])
+        asked.clear()
+        told = await asyncio.gather(
+            late.publish_many(wanted.name, headless[:1]),  # alone it is told from a broker that is away
+            sudden.publish_many(wanted.name, headless),
+            broker.publish(wanted.name, headless[0], timeout_s=10.0),
+            *(broker.publish(wanted.name, sent[min(went)], timeout_s=1.0) for _ in range(3)),
+            return_exceptions=True,
+        )
+        assert told[3:] == [None] * 3, "the others go on meanwhile"
+        assert [(type(one), getattr(one, "durable", None)) for one in told[:3]] == [(PartitionAway, frozenset())] * 3
+        assert {one.code for one in told[:3] if isinstance(one, PartitionAway)} == {BrokerUnavailable.code}
+        assert len(asked) < 2_000, "in ten seconds, four clients: each asked 4,000 times a second"
+        await member.stop(5.0)
         await asyncio.gather(*(one.stop(5.0) for one in (broker, late, sudden)))
+
+
+def _requests_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What all clients ask from now on, as it comes."""
+    asked: list[str] = []
+    send = AIOKafkaConnection.send
+
+    def noted(self: Any, request: Any, *how: Any, **more: Any) -> Any:
+        asked.append(type(request).__name__)
+        return send(self, request, *how, **more)
+
+    monkeypatch.setattr(AIOKafkaConnection, "send", noted)
+    return asked
 
 
 # case: O6
