@@ -232,6 +232,7 @@ class Transport:
                 answer = await self._attempt(call, priority, number, authorization)
             except AuthenticationError as error:
                 refused = error
+                await self._budget.answered(call.kind)  # the next secret is for this call, also in a pause
                 continue
             except ApiError as error:
                 if error.status is not None and error.status < 500 and error.service_code is not None:

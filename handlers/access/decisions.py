@@ -177,6 +177,7 @@ async def _operator_sources(ctx: Context, customer: str) -> tuple[list[OperatorS
     wanted = select(SOURCES).where(
         SOURCES.c.application == ctx.application, SOURCES.c.customer == customer, SOURCES.c.ended_at.is_(None)
     )
+    wanted = wanted.order_by(SOURCES.c.id)  # what is derived again names its reasons in the same order
     grants: list[OperatorSource] = []
     holds: list[OperatorSource] = []
     for row in (await ctx.session.execute(wanted)).mappings():

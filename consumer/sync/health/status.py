@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.errors import RecordRefused
 from consumer.events import parse_time
-from consumer.ledger import leases
+from consumer.ledger import leases, processes
 from consumer.ledger.processes import place_of
 from consumer.ledger.reading import hints, key_values, sync_state
 from consumer.lists.bookmark import Bookmark
@@ -75,13 +75,15 @@ async def application_status(
     held_up = with_unread(await stalled_stages(session, application, now), unread)
     paused_until = None
     if app_id is None:
-        refused = min((one.since for one in held_up if one.code in REFUSED), default=None)
+        refused = _names_refusal(held_up)
     else:
         circuit = await key_values.load(session, f"circuit/{app_id}")
         refused = refused_at(circuit, now, walked_at=bookmark.walked_at)
         paused_until = pause_of(await key_values.load(session, f"application/{app_id}/reads"), now)
     seen = await Sightings.of(session, application)
     leader = await leases.leader(session, application, now)
+    if refused and leader and not _names_refusal(held_up) and await _was_given_back(session, application, now):
+        refused = None  # of who stands by, and asks once a minute; the one that leads is let in
     return ApplicationStatus(
         application=application,
         hints=waiting,
@@ -99,6 +101,17 @@ async def application_status(
         leader=leader and place_of(leader),
         paused_until=paused_until,
     )
+
+
+def _names_refusal(held_up: Sequence[StalledStage]) -> datetime | None:
+    """Since when the one that leads is refused, by its stages."""
+    return min((one.since for one in held_up if one.code in REFUSED), default=None)
+
+
+async def _was_given_back(session: AsyncSession, application: str, now: datetime) -> bool:
+    """Whether a `sync` lives that gave the lead back because it is refused."""
+    living = await processes.living(session, "sync", now)
+    return any(application in one.said.get(processes.GAVE_WAY, "").split() for one in living)
 
 
 async def application_statuses(

@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 
 from consumer.clock import DrivenClock
-from consumer.payments import BudgetExhausted, Priority, RateLimitError, ResourceNotFound
+from consumer.payments import AuthenticationError, BudgetExhausted, Priority, RateLimitError, ResourceNotFound
 from consumer.payments.budget import CallKind, Granted, Limits, Scope, Wait, decide, paused, resumed
 from consumer.payments.shared_budget import Budget, MemoryBudgetStore
 from tests.payments.budget.test_no_window_is_exceeded import FRESH, READ
-from tests.payments.support import Bench, Reply, ScriptedService, bench, error_reply
+from tests.payments.support import OTHER_SECRET, SECRET, Bench, Reply, ScriptedService, bench, error_reply
 
 OK = Reply(200, {"id": "ord_1", "status": "PAID"})
 LONG = error_reply(429, "rate_limited", retry_after="3600")
@@ -129,6 +129,28 @@ async def test_no_such_object_is_an_answer_too(service: ScriptedService, b: Benc
         await b.client.orders.retrieve("ord_2")
     await b.client.orders.retrieve("ord_1")
     assert b.clock.elapsed_s == 61
+
+
+async def test_whose_secret_is_refused_tries_the_other_in_the_same_turn(service: ScriptedService) -> None:
+    """The turn was spent on the first for as long as the pause lasted, and nobody heard of the 401."""
+    # case: C6, C14, S2, S3
+    refusal = error_reply(401, "invalid_api_credentials")
+    async with bench(service.base_url, secrets=(SECRET, OTHER_SECRET)) as b:
+        service.will(LONG)
+        with pytest.raises(RateLimitError):
+            await b.client.orders.retrieve("ord_1")
+        b.clock.elapsed_s += 61
+        service.will(refusal, OK)
+        await b.client.orders.retrieve("ord_1")
+        service.will(LONG)
+        with pytest.raises(RateLimitError):
+            await b.client.orders.retrieve("ord_1")
+        b.clock.elapsed_s += 61
+        service.will(refusal, refusal)
+        with pytest.raises(AuthenticationError):
+            await b.client.orders.retrieve("ord_1")
+        assert b.client.circuit.is_open
+        assert b.clock.elapsed_s == 122
 
 
 async def test_who_tries_and_is_refused_holds_up_nobody_whom_the_service_answers() -> None:

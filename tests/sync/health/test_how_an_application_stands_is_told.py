@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from consumer.clock import Clock
-from consumer.ledger import Database, leases
+from consumer.ledger import Database, leases, processes
+from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import hints, sync_state
 from consumer.ledger.reading.budgets import LedgerBudgetStore
 from consumer.lists import bookmark as events_bookmark
@@ -100,6 +101,25 @@ async def test_every_fact_is_told(sqlite_ledger: Database) -> None:
     assert await standing(sqlite_ledger) == replace(STANDS, refused_at=ago(20))
     await left(sqlite_ledger, {stalled.WALK: HELD_UP})
     assert await standing(sqlite_ledger) == replace(STANDS, refused_at=ago(20), held_up=tuple(STALLED))
+
+
+async def test_a_refusal_of_who_gave_the_lead_back_is_not_the_leaders(
+    sqlite_ledger: Database,
+) -> None:
+    """It asks once a minute whether it is accepted: for as long as a walk lasted, or an interval, all was `stuck`."""
+    # case: S3, B26
+    await refused(sqlite_ledger, SteppedClock(), ago(20))
+    pulse = Pulse(process="host-1-aa", role="sync", host="host", pid=1, version="1", started_at=ago(900), ready=True,
+                  since=ago(900))  # fmt: skip
+    async with sqlite_ledger.transaction() as session:
+        await leases.acquire(session, "sync/default", "host-2-bb", NOW, 15)
+        await processes.beat(session, [pulse], ago(1))
+    assert (await standing(sqlite_ledger)).refused_at == ago(20), "nobody gave way"
+    async with sqlite_ledger.transaction() as session:
+        await processes.beat(session, [replace(pulse, said={processes.GAVE_WAY: "other default"})], ago(1))
+    assert (await standing(sqlite_ledger)).refused_at is None
+    await left(sqlite_ledger, {stalled.WALK: HELD_UP})
+    assert (await standing(sqlite_ledger)).refused_at == ago(20), "the one that leads is refused, too"
 
 
 async def test_who_leads_and_until_when_it_was_asked_to_wait_is_told(sqlite_ledger: Database) -> None:
