@@ -43,7 +43,8 @@ EVENTS = {
         "plugin_problem", "plugin_warning", "plugins_not_reloaded", "worker_ended", "worker_failed",
     },
     "once for what is replaced, lost or found again, by then it is another": {
-        "clock_differs", "clock_set_back", "clock_was_ahead", "kafka_client_abandoned", "kafka_client_stopped_badly",
+        "clock_differs", "clock_set_back", "clock_was_ahead", "handler_may_be_renamed",
+        "kafka_client_abandoned", "kafka_client_stopped_badly",
         "ledger_files_moved", "ledger_restored", "log_read_again",
         "listener_cancelled", "listener_failed", "log_files_moved", "log_records_lost", "log_replaced",
         "loss_not_noted", "member_declared_dead",

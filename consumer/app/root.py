@@ -389,7 +389,6 @@ class App:
         from consumer.app.upkeep.taking import note_taken
         from consumer.ledger.archiving import derivation
         from consumer.ledger.engine.grants import Grants
-        from consumer.ledger.handling import handlers
         from consumer.work.build import build_worker
         from consumer.work.execution.contexts import Contexts
         from consumer.work.observer import Observer
@@ -418,11 +417,10 @@ class App:
             async with database.reading() as session:
                 if owed := await derivation.require_derived(session):
                     _log.error("not_derived", applications=sorted(owed))
-                known = await handlers.everyone(session)
             self.worker = build_worker(
                 database=database,
                 broker=broker,
-                registry=self.registry.with_absent(known),
+                registry=self.registry,
                 contexts=contexts,
                 locators=self.locators,
                 clock=self.clock,

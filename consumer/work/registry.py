@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,14 +45,24 @@ class Registry:
 
     `absent` handlers are not run here, because their plugin is broken, a newer version of the code brought them, or
     they are built in and were left out: their runs are stored and wait, nothing is skipped silently (cases H8, O9).
+    `left_out`: the merchant's that are left out here; they are absent while others run them. `instead`: absent ones to
+    those that may be the same under another name, and do it here.
     """
 
     def __init__(
-        self, handlers: Sequence[Handler], broken: Sequence[BrokenPlugin] = (), absent: Sequence[Handler] = ()
+        self,
+        handlers: Sequence[Handler],
+        broken: Sequence[BrokenPlugin] = (),
+        absent: Sequence[Handler] = (),
+        *,
+        left_out: Sequence[Handler] = (),
+        instead: Mapping[str, Sequence[Handler]] | None = None,
     ) -> None:
         self.handlers = tuple(handlers)
         self.broken = tuple(broken)
         self.absent = tuple(absent)
+        self.left_out = tuple(left_out)
+        self.instead = dict(instead or {})
         self._by_name = {handler.name: handler for handler in handlers}
         self._by_type: dict[str, tuple[Handler, ...]] = {}
 
@@ -74,26 +84,25 @@ class Registry:
                 self._by_type[event_type] = found
         return found
 
-    def with_absent(self, known: Iterable[HandlerRow]) -> Registry:
-        """The same registry, aware of what the ledger knows of broken plugins."""
-        broken = {plugin.plugin for plugin in self.broken}
-        return self.with_newer(one for one in known if one.plugin in broken)
+    def done_by(self, name: str, event_type: str) -> str | None:
+        """Which handler here does what an absent one would do for this type: it may be the same, renamed (case H7)."""
+        return next((one.name for one in self.instead.get(name, ()) if one.wants(event_type)), None)
 
-    def with_newer(self, known: Iterable[HandlerRow]) -> Registry:
-        """The same registry, aware of what newer processes brought."""
-        absent = [
-            Handler(
-                name=one.name,
-                types=tuple(one.types.split()),
-                function=_cannot_run,
-                plugin=one.plugin,
-                transactional=one.transactional,
-                fulfils=one.fulfils if one.fulfils is not None else not one.transactional,
-            )
-            for one in known
-            if one.name not in self._by_name and one.types
-        ]
-        return Registry(self.handlers, self.broken, [*self.absent, *absent])
+    def keeping(self, absent: Sequence[Handler], instead: Mapping[str, Sequence[Handler]]) -> Registry:
+        """The same registry, aware of what else runs are kept for."""
+        return Registry(self.handlers, self.broken, [*self.absent, *absent], left_out=self.left_out, instead=instead)
+
+
+def handler_of(row: HandlerRow) -> Handler:
+    """A handler that is not here, as the ledger knows it."""
+    return Handler(
+        name=row.name,
+        types=tuple(row.types.split()),
+        function=_cannot_run,
+        plugin=row.plugin,
+        transactional=row.transactional,
+        fulfils=row.fulfils if row.fulfils is not None else not row.transactional,
+    )
 
 
 async def _cannot_run(event: Event, ctx: Context) -> None:
@@ -108,12 +117,14 @@ def load_registry(
     """Load every plugin that is installed, and the `extra` modules (by plugin name).
 
     `allowed`: names of handlers or plugins (None: all). Of built-in ones that it leaves out the work waits: who names
-    them again wants what was paid meanwhile. `renamed`: a handler's new name to the name under which the ledger
-    knows it (case H7). A plugin that fails to import, or that brings a name twice, is broken: it harms nobody.
-    Of two packages that bring a plugin of one name neither is loaded: nobody could say whose events these are. What
-    this package brings itself comes first: no other can take a built-in's name, or that of its handlers.
+    them again wants what was paid meanwhile. That of others waits while another worker runs them. `renamed`: a
+    handler's new name to the name under which the ledger knows it (case H7). A plugin that fails to import, or that
+    brings a name twice, is broken: it harms nobody. Of two packages that bring a plugin of one name neither is loaded:
+    nobody could say whose events these are. What this package brings itself comes first: no other can take a
+    built-in's name, or that of its handlers.
     """
     handlers: dict[str, Handler] = {}
+    built_in: list[Handler] = []
     left_out: list[Handler] = []
     broken: list[BrokenPlugin] = []
     found: dict[str, list[EntryPoint]] = {}
@@ -137,11 +148,11 @@ def load_registry(
             broken.append(BrokenPlugin(plugin, told_import(error, modules, REASON_MAX_CHARS)))
             continue
         handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
-        left_out += [one for one in loaded if plugin in own and one.name not in handlers]
+        (built_in if plugin in own else left_out).extend(one for one in loaded if one.name not in handlers)
     broken += [BrokenPlugin(name, f"{_brought(found[name])}; the built-in one is loaded") for name in sorted(own)
                if _is_ambiguous(found[name])]  # fmt: skip
     broken += [BrokenPlugin(path, NOT_READABLE) for path in unreadable()]
-    return Registry(tuple(handlers.values()), broken, left_out)
+    return Registry(tuple(handlers.values()), broken, built_in, left_out=left_out)
 
 
 def unreadable() -> list[str]:

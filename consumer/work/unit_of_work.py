@@ -31,6 +31,7 @@ from consumer.work.transition import Transition, is_of_several
 
 _log = structlog.get_logger(__name__)
 SEEDED: Final = Transition(status=RunStatus.SKIPPED, blocking=False, attempts=0, code="seeded")
+RENAMED: Final = Transition(status=RunStatus.SKIPPED, blocking=False, attempts=0, code="done_by_other_name")
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,11 @@ def waiting(handler: Handler, incoming: Incoming, seq: int, now: datetime, *, bl
 def skipped(handler: Handler, incoming: Incoming, seq: int) -> Run:
     """The run of a handler that does not act on what a seed brought."""
     return finished(handler, incoming, seq, SEEDED)
+
+
+def done_by(other: str, handler: Handler, incoming: Incoming, seq: int) -> Run:
+    """The run of a handler whose work for this event is done by one that may be the same under `other` name."""
+    return finished(handler, incoming, seq, replace(RENAMED, reason=f"{other} of another version has it"))
 
 
 def finished(handler: Handler, incoming: Incoming, seq: int, transition: Transition) -> Run:

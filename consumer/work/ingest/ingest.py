@@ -61,7 +61,7 @@ from consumer.work.ingest.waves import Call, Waves
 from consumer.work.outcome import Failed, Outcome, Succeeded, has_given_way, has_timed_out
 from consumer.work.registry import Registry
 from consumer.work.transition import attempt_row, transition_after
-from consumer.work.unit_of_work import Incoming, UnitOfWork, finished, skipped, waiting
+from consumer.work.unit_of_work import Incoming, UnitOfWork, done_by, finished, skipped, waiting
 
 UNDERSTOOD_AT_ONCE = 20
 
@@ -237,7 +237,7 @@ class Ingest:
             lanes = await blocked(session, {(one.event.application, one.event.key) for one in coming})
             registry = await self._rolling_deploy.registry(session)
             calls = [calls for one in again if (calls := self._calls_again(unit, lanes, registry, one))]
-            calls += _calls(registry, fresh, new)
+            calls += _calls(unit, registry, fresh, new)
             derived: Sequence[Incoming] = ()
             if way is Way.TOGETHER:
                 derived = await self._handle_onwards(
@@ -284,7 +284,7 @@ class Ingest:
             fresh, new = await self._take_emitted(session, unit, room - len(taken))
             taken += fresh
             # Their keys are those of their causes: what blocks these is known.
-            await self._handle_together(session, unit, lanes, _calls(registry, fresh, new))
+            await self._handle_together(session, unit, lanes, _calls(unit, registry, fresh, new))
         return taken
 
     async def _take_emitted(
@@ -426,9 +426,21 @@ class Ingest:
             self._cut[calls[0].id] = outcome
 
 
-def _calls(registry: Registry, fresh: Sequence[Incoming], new: Mapping[EventKey, int]) -> list[list[Call]]:
-    """What new events are for: one list an event, in their order. Pure."""
-    return [[Call(handler, one, new[one.id]) for handler in registry.wanting(one.event.type)] for one in fresh]
+def _calls(
+    unit: UnitOfWork, registry: Registry, fresh: Sequence[Incoming], new: Mapping[EventKey, int]
+) -> list[list[Call]]:
+    """What new events are for: one list an event, in their order. What a handler does here under another name is
+    skipped (case H7)."""
+    found: list[list[Call]] = []
+    for one in fresh:
+        found.append([])
+        for handler in registry.wanting(one.event.type):
+            other = registry.done_by(handler.name, one.event.type)
+            if other is None:
+                found[-1].append(Call(handler, one, new[one.id]))
+            else:
+                unit.add(done_by(other, handler, one, new[one.id]))
+    return found
 
 
 async def _holds(session: AsyncSession) -> bool:

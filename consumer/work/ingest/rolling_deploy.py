@@ -8,6 +8,10 @@ A handler that only older processes still have is on its way out, and nothing is
 while both were there tells the two apart by when they were first seen: what came after everything it has itself, and
 not long ago, is a newer version's. When in doubt it keeps a run too many: one that waits is seen, one that was never
 made is lost. That is so for a handler that is taken back within a day of its first appearance.
+
+It keeps, too, what handlers of its broken plugins, and those that its CONSUMER_HANDLERS leaves out while others run
+them, will want. Where it runs a handler that the others lack, and that does the same (`successors.py`), the other's run
+is stored as skipped: who takes the event does it, under one name.
 """
 
 from __future__ import annotations
@@ -22,7 +26,10 @@ from consumer.clock import Clock
 from consumer.ledger.handling import handlers
 from consumer.ledger.handling.handlers import LIVE_S
 from consumer.ledger.tables import HandlerRow
-from consumer.work.registry import Registry
+from consumer.plugin import Handler
+from consumer.work.ingest import successors
+from consumer.work.ingest.successors import Version
+from consumer.work.registry import Registry, handler_of
 
 LOOK_EVERY_S = 1.0
 ROLLOUT_S = 86_400.0
@@ -48,6 +55,9 @@ class RollingDeploy:
         self._started_at = clock.now()
         self._look_at = clock.monotonic()
         self._mine = {handler.name for handler in registry.handlers + registry.absent}
+        self._absent: list[Handler] = []
+        self._left_out = {handler.name for handler in registry.left_out}
+        self._broken = {plugin.plugin for plugin in registry.broken}
         self._gone: set[str] = set()
         self._known: frozenset[str] = frozenset()
 
@@ -55,10 +65,14 @@ class RollingDeploy:
         """The registry as of now; looks into the ledger at most once a second."""
         if self._clock.monotonic() >= self._look_at:
             self._look_at = self._clock.monotonic() + LOOK_EVERY_S
-            self._learn(await handlers.everyone(session))
+            if kept := self._kept(await handlers.everyone(session)):
+                self._keep(kept, await successors.versions(session))
+            else:
+                self._absent, self._registry = [], self._own
         return self._registry
 
-    def _learn(self, rows: Sequence[HandlerRow]) -> None:
+    def _kept(self, rows: Sequence[HandlerRow]) -> list[Handler]:
+        """Those that this process does not run, and keeps runs for."""
         since = self._clock.now() - timedelta(seconds=LIVE_S)
         others = [row for row in rows if row.name not in self._mine]
         live = {row.name for row in others if row.last_seen_at >= since}
@@ -73,9 +87,32 @@ class RollingDeploy:
         ]
         self._gone |= {row.name for row in others} - live
         names = frozenset(row.name for row in newer)
-        if names == self._known:
-            return
         for name in sorted(names - self._known):
             _log.info("handler_of_a_newer_version", handler=name)
         self._known = names
-        self._registry = self._own.with_newer(newer)
+        wanted = names | {name for name in live if name in self._left_out} | self._of_broken(others)
+        return [handler_of(row) for row in others if row.name in wanted and row.types]
+
+    def _of_broken(self, others: Sequence[HandlerRow]) -> set[str]:
+        """Of each broken plugin what it had when it could be loaded last, not all that it ever had."""
+        found: set[str] = set()
+        for plugin in self._broken:
+            rows = [row for row in others if row.plugin == plugin]
+            since = max((row.last_seen_at for row in rows), default=self._started_at) - timedelta(seconds=LIVE_S)
+            found |= {row.name for row in rows if row.last_seen_at >= since}
+        return found
+
+    def _keep(self, kept: Sequence[Handler], told: Sequence[Version]) -> None:
+        absent = successors.without_forerunners(kept, told)
+        instead = {
+            one.name: mine
+            for one in absent
+            if (mine := [own for own in self._own.handlers if successors.stand_for_each_other(own, one, told)])
+        }
+        if (absent, instead) == (self._absent, self._registry.instead):
+            return
+        for name in sorted(instead.keys() - self._registry.instead.keys()):
+            names = [own.name for own in instead[name]]
+            _log.warning("handler_may_be_renamed", handler=name, does_it_here=names)
+        self._absent = absent
+        self._registry = self._own.keeping(absent, instead)

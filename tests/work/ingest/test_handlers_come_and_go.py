@@ -16,7 +16,7 @@ from consumer.ledger import Database, health
 from consumer.ledger.handling import dead, handlers
 from consumer.ledger.handling.dead import DeadFilter, DeadRun
 from consumer.ledger.health import Figures
-from consumer.ledger.tables import AuditRow, HandlerRow
+from consumer.ledger.tables import AuditRow
 from consumer.plugin import Context, Event, declared, handles
 from consumer.wire import SEED, pack_event
 from consumer.work.inspection import inspect_plugins
@@ -128,10 +128,7 @@ async def test_a_broken_plugins_work_waits_for_its_repair(sqlite_ledger: Databas
     mine, others = declared(ship), declared(other)
     assert mine is not None
     assert others is not None
-    broken = Registry([replace(others, plugin="fine")], [BrokenPlugin("test", "ImportError: no")])
-    shop.registry = broken.with_absent(
-        [HandlerRow(name="test:ship", plugin="test", types="order.paid", transactional=False)]
-    )
+    shop.registry = Registry([replace(others, plugin="fine")], [BrokenPlugin("test", "ImportError: no")])
     await shop.publish(order_paid(2), order_paid(3, "order-2"))
     async with shop.working():
         await eventually(lambda: shop.count("test:other", "succeeded", 3))
@@ -268,9 +265,7 @@ async def test_history_waits_for_a_broken_plugins_projections(
     shop = Workshop(sqlite_ledger, broker, [keep])
     async with shop.working() as worker:
         await eventually(lambda: worker.polls)
-    async with sqlite_ledger.reading() as session:
-        known = await handlers.everyone(session)
-    shop.registry = Registry([], [BrokenPlugin("test", "ImportError: no")]).with_absent(known)
+    shop.registry = Registry([], [BrokenPlugin("test", "ImportError: no")])
     packed = pack_event(order_paid(1), plan=SEED)
     await broker.publish_many(TOPIC, [Message(key=packed.key, value=packed.value, headers=packed.headers)])
     async with shop.working():

@@ -24,6 +24,7 @@ from consumer.work.ingest.other_bodies import contradicts
 from consumer.work.ingest.slow_handlers import SlowHandlers
 from consumer.work.ingest.waves import Call, Waves
 from consumer.work.outcome import Failed, Outcome, Succeeded, failed
+from consumer.work.registry import Registry
 from consumer.work.unit_of_work import Incoming, UnitOfWork
 from tests.work.workshop import AT, order_paid
 
@@ -119,14 +120,7 @@ def test_who_took_too_long_goes_apart_and_many_at_once_are_called_singly(
     assert ingest._cut == ({calls[0].id: outcome} if is_known else {})
 
 
-class Nobody:
-    """A registry without handlers."""
-
-    handlers: tuple[Handler, ...] = ()
-    absent: tuple[Handler, ...] = ()
-
-
-NOBODY_HAS: Any = Nobody()
+NOBODY_HAS = Registry([])
 
 
 def record(partition: int, offset: int) -> Record:
