@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from consumer.errors import SettingsError
 from consumer.plugin.options import options_model
 from consumer.settings.application import reason
-from consumer.work.registry import GROUP, Registry
+from consumer.work.registry import GROUP, Registry, unknown_names
 
 NAME = "CONSUMER_HANDLER_OPTIONS"
 BUILT_IN = {
@@ -59,13 +59,13 @@ def _misfits(models: Mapping[str, type[BaseModel]], options: Mapping[str, Mappin
     return found
 
 
-def unknown_handlers(registry: Registry, allowed: Collection[str] | None) -> list[str]:
-    """One line for each name in CONSUMER_HANDLERS that no handler and no plugin has: its work would silently rest."""
-    known = {handler.name for handler in registry.handlers} | {handler.plugin for handler in registry.handlers}
-    known |= {plugin.plugin for plugin in registry.broken}
-    return [
-        f"CONSUMER_HANDLERS: no handler or plugin is called {name!r}" for name in sorted(set(allowed or ()) - known)
-    ]
+def unknown_handlers(
+    registry: Registry, allowed: Collection[str] | None, renamed: Mapping[str, str] | None = None
+) -> list[str]:
+    """One line for each name in CONSUMER_HANDLERS that no handler and no plugin has: its work would silently rest.
+    `renamed` as for `load_registry`."""
+    unknown = unknown_names(registry, allowed, renamed or {})
+    return [f"CONSUMER_HANDLERS: no handler or plugin is called {name!r}" for name in unknown]
 
 
 def left_out(registry: Registry, allowed: Collection[str] | None) -> list[str]:

@@ -454,7 +454,8 @@ class App:
         from consumer.work.registry import NOT_READABLE, unreadable
 
         problems = option_problems(self.registry, self.settings.handler_options)
-        problems += unknown_handlers(self.registry, self.settings.handlers)
+        renamed = {new: old for old, new in self.settings.renamed_handlers.items()}
+        problems += unknown_handlers(self.registry, self.settings.handlers, renamed)
         problems += [f"{path}: {NOT_READABLE}" for path in unreadable()]
         if problems:
             raise SettingsError(problems)

@@ -12,7 +12,7 @@ from consumer.plugin.handler import matches
 from consumer.plugin.options import is_no_model
 from consumer.work.migrations import migration_problems
 from consumer.work.place import home_of
-from consumer.work.registry import GROUP, Registry, brought_by
+from consumer.work.registry import GROUP, Registry, brought_by, unknown_names
 from consumer.work.signatures import payload_problems, signature_problems
 
 PAID = ("order.paid", "checkout.session.completed")
@@ -130,15 +130,13 @@ def _of_entries(entries: Sequence[EntryPoint]) -> list[Problem]:
 
 
 def _of_names(registry: Registry, allowed: Collection[str] | None, renamed: Mapping[str, str]) -> list[Problem]:
-    names = {handler.name for handler in registry.handlers}
-    plugins = {handler.plugin for handler in registry.handlers} | {one.plugin for one in registry.broken}
+    installed = {one.name for one in (*registry.handlers, *registry.absent, *registry.left_out)}
     found = [
         Problem(plugin="CONSUMER_HANDLERS", text=f"no handler and no plugin is called {one}")
-        for one in sorted(allowed or ())
-        if one not in names | plugins
+        for one in unknown_names(registry, allowed, renamed)
     ]
     for new, old in sorted(renamed.items()):
-        if old not in names:
+        if old not in installed and not registry.broken:
             text = f"{old} is to be known by the name {new}, but no installed handler is called {new}"
             found.append(Problem(plugin="CONSUMER_RENAMED_HANDLERS", text=text))
     return found

@@ -147,7 +147,7 @@ def load_registry(
             modules = [entry.value for entry in found.get(plugin, ())]
             broken.append(BrokenPlugin(plugin, told_import(error, modules, REASON_MAX_CHARS)))
             continue
-        handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed)})
+        handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed, renamed or {})})
         (built_in if plugin in own else left_out).extend(one for one in loaded if one.name not in handlers)
     broken += [BrokenPlugin(name, f"{_brought(found[name])}; the built-in one is loaded") for name in sorted(own)
                if _is_ambiguous(found[name])]  # fmt: skip
@@ -286,5 +286,19 @@ def _refuse_twice(loaded: Sequence[Handler], there: Mapping[str, Handler]) -> No
         seen[handler.name] = handler
 
 
-def _is_allowed(handler: Handler, allowed: Collection[str] | None) -> bool:
-    return allowed is None or handler.name in allowed or handler.plugin in allowed
+def _is_allowed(handler: Handler, allowed: Collection[str] | None, renamed: Mapping[str, str]) -> bool:
+    """By its name in the ledger, in the code, or its plugin's."""
+    return allowed is None or not {handler.plugin, *_names_of(handler, renamed)}.isdisjoint(allowed)
+
+
+def _names_of(handler: Handler, renamed: Mapping[str, str]) -> set[str]:
+    return {handler.name, *(new for new, old in renamed.items() if old == handler.name)}
+
+
+def unknown_names(registry: Registry, allowed: Collection[str] | None, renamed: Mapping[str, str]) -> list[str]:
+    """Of CONSUMER_HANDLERS, what no handler and no plugin is called, in the ledger or in the code. While a plugin
+    cannot be loaded any may be its (case H8). `renamed` as for `load_registry`."""
+    if registry.broken:
+        return []
+    known = {name for one in registry.handlers for name in (one.plugin, *_names_of(one, renamed))}
+    return sorted(set(allowed or ()) - known)

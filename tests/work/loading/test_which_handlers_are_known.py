@@ -19,12 +19,14 @@ from typing import Any
 import pytest
 import structlog
 
+from consumer.app.options import unknown_handlers
 from consumer.clock import DrivenClock
 from consumer.ledger import Database
 from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
 from consumer.plugin import Context, Event, Handler, handles
 from consumer.work import registry
 from consumer.work.ingest.rolling_deploy import RollingDeploy
+from consumer.work.inspection import inspect_plugins
 from consumer.work.registry import GROUP, KNOWN_TYPES_MAX, PLUGIN_CHARS, BrokenPlugin, Registry, load_registry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -247,3 +249,33 @@ def test_a_folder_of_plugins_that_cannot_be_read_is_told(monkeypatch: pytest.Mon
         closed.chmod(0o755)
         monkeypatch.setattr(registry, "unreadable", lambda: [str(folder)])
         assert [one.plugin for one in load_registry().broken] == [str(folder)]
+
+
+RENAMED = {"shop:send": "shop:ship"}
+
+
+# case: H7
+@pytest.mark.parametrize("named", ["shop:send", "shop:ship", "shop"])
+def test_a_renamed_handler_is_named_by_either_name(named: str) -> None:
+    allowed = ["fulfilment", named]
+    found = load_registry(allowed, RENAMED, extra={"shop": module("shop:send")})
+    assert [one.name for one in found.handlers if one.plugin == "shop"] == ["shop:ship"]
+    assert unknown_handlers(found, allowed, RENAMED) == []
+    assert inspect_plugins(found, allowed=allowed, renamed=RENAMED) == []
+
+
+# case: H7
+def test_of_a_mapping_that_is_left_out_nothing_untrue_is_said() -> None:
+    found = load_registry(["fulfilment"], RENAMED, extra={"shop": module("shop:send")})
+    assert inspect_plugins(found, allowed=["fulfilment"], renamed=RENAMED) == []
+
+
+# case: H8
+def test_a_name_that_a_broken_plugin_may_have_stops_nobody() -> None:
+    allowed = ["fulfilment", "shop:ship", "own name"]
+    found = load_registry(allowed, RENAMED, extra={"shop": ModuleType("empty")})
+    assert [one.plugin for one in found.broken] == ["shop"]
+    assert unknown_handlers(found, allowed, RENAMED) == []
+    assert [one.plugin for one in inspect_plugins(found, allowed=allowed, renamed=RENAMED)] == ["shop"]
+    found = load_registry(allowed, extra={"shop": module("shop:ship")})
+    assert unknown_handlers(found, allowed) == ["CONSUMER_HANDLERS: no handler or plugin is called 'own name'"]
