@@ -3,6 +3,7 @@ same). Most events of an order or a subscription do not name the customer themse
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Column, Table, select
@@ -32,6 +33,16 @@ async def of_customer(session: AsyncSession, customer: str, application: str | N
     subscriptions = await _of(session, access.SUBSCRIPTIONS.c.subscription_id, customer, application)
     found |= {(where, f"subscription:{id_}") for where, id_ in subscriptions}
     return tuple(sorted(found))
+
+
+async def orders_of(session: AsyncSession, application: str, customer: str) -> Sequence[Mapping[str, Any]]:
+    """The customer's orders as rows, those that are paid first, the newest payments before the older ones: at most
+    BELONGINGS_MAX, and one more where there are more."""
+    table = fulfilment.ORDERS
+    mine = (unindexed(table.c.application) == application, table.c.customer == customer)
+    in_order = (table.c.paid_at.desc().nulls_last(), table.c.order_id)
+    rows = await session.execute(select(table).where(*mine).order_by(*in_order).limit(BELONGINGS_MAX + 1))
+    return [dict(row) for row in rows.mappings()]
 
 
 async def whose(session: AsyncSession, customer: str, application: str | None) -> Keys:

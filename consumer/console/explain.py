@@ -8,22 +8,24 @@ A read that nobody will do, for want of API credentials, says so (`is_read`, fro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Table, and_, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.columns import among, unindexed
+from consumer.columns import among
+from consumer.console.alarms.queues import KINDS
 from consumer.console.alarms.unread import NO_CREDENTIALS, is_read
+from consumer.console.belongings import BELONGINGS_MAX, orders_of
 from consumer.console.cure import lift, release, steps
 from consumer.console.event_view import place_in, traces_of
 from consumer.console.timeline import ENTRIES_MAX, newest, timeline, wait_of, waits_of
-from consumer.console.views import access_view, findings_of, order_view, rows_of, subscription_view
+from consumer.console.views import access_view, order_view, rows_of, subscription_view
 from consumer.errors import NotFound
 from consumer.ledger.handling import handlers, lanes
-from consumer.ledger.handling.requests import requests
+from consumer.ledger.handling.requests import Request, Step, requests
 from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
@@ -86,9 +88,9 @@ async def explain_order(
         "timeline": await timeline(session, application, key, plugin="fulfilment", about=about, steps=state["steps"]),
         "next": _in_order(
             await _due(session, application, {key: {}}),
-            await _handed_on(session, application, state["steps"], but=key),
+            await _handed_on(session, application, state["steps"], but={key}),
             reads,
-            await _unserved(session, state),
+            _unserved(state, await _asked(session, application, [state])),
             _held(application, order_id, state["hold"], state["findings"]),
         ),
     }
@@ -122,23 +124,25 @@ async def explain_customer(
     session: AsyncSession, application: str, customer: str, policy: Policy, now: datetime, *, is_read: bool = True
 ) -> dict[str, Any]:
     """Why a customer has access, or has not: the policy, every source, every change; and what comes next for the
-    customer, each of the subscriptions, the newest orders and each order that is held. Raises NotFound for one of whom
-    nothing was ever heard."""
+    customer, each of the subscriptions and each of the orders, of which the newest are shown. Raises NotFound for one
+    of whom nothing was ever heard."""
     state = await access_view(session, application, customer, now)
     key = f"customer:{customer}"
     subscriptions = [
         await subscription_view(session, application, id_, policy, now)
         for id_ in await _subscriptions_of(session, application, customer)
     ]
-    orders = await _orders_of(session, application, customer)
+    rows = await orders_of(session, application, customer)
+    orders = [await order_view(session, application, row["order_id"]) for row in rows[:ORDERS_MAX]]
+    checkouts = await rows_of(session, fulfilment.CHECKOUTS, application, limit=ENTRIES_MAX, customer=customer)
     sources = await _sources(session, application, customer)
     next_ = [
         await _due(session, application, {key: {}}),
         _stopped(sources, now),
         await _next_of_subscriptions(session, application, subscriptions, is_read=is_read),
-        await _next_of_orders(session, application, customer, orders, is_read=is_read),
+        await _next_of_orders(session, application, customer, rows, checkouts, is_read=is_read),
+        _not_looked_at(rows),
     ]
-    checkouts = await rows_of(session, fulfilment.CHECKOUTS, application, limit=ENTRIES_MAX, customer=customer)
     found = {
         "state": state,
         "policy": _policy(policy, None),
@@ -148,6 +152,7 @@ async def explain_customer(
             for row in sources
         ],
         "orders": [_picked(one, "order_id", "status", "fulfilment", "hold", "paid_at", "amount") for one in orders],
+        "orders_shown": f"the newest {ORDERS_MAX} of {_how_many(rows)}" if len(rows) > ORDERS_MAX else None,
         "checkouts": [_picked(row, "session_id", "order_id", "status") for row in checkouts],
         "timeline": await timeline(session, application, key),
         "next": _in_order(*next_),
@@ -172,11 +177,16 @@ def _stopped(sources: Sequence[Mapping[str, Any]], now: datetime) -> list[Entry]
     ]  # fmt: skip
 
 
-async def _orders_of(session: AsyncSession, application: str, customer: str) -> list[Entry]:
-    """What the customer ordered, the newest payments first; bounded."""
-    mine = and_(unindexed(fulfilment.ORDERS.c.application) == application, fulfilment.ORDERS.c.customer == customer)
-    rows = await newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.paid_at, mine)
-    return [await order_view(session, application, row["order_id"]) for row in rows[:ORDERS_MAX]]
+def _how_many(orders: Sequence[Any]) -> str:
+    return f"{len(orders):,}" if len(orders) <= BELONGINGS_MAX else f"more than {BELONGINGS_MAX:,}"
+
+
+def _not_looked_at(orders: Sequence[Any]) -> list[Entry]:
+    """That nothing else is due cannot be said of orders that nobody looked at."""
+    if len(orders) <= BELONGINGS_MAX:
+        return []
+    detail = f"of {_how_many(orders)} orders what comes next is told of the newest, and of what is held"
+    return [{"at": None, "code": "older_orders", "detail": detail}]
 
 
 async def _next_of_subscriptions(
@@ -192,30 +202,67 @@ async def _next_of_subscriptions(
 
 
 async def _next_of_orders(
-    session: AsyncSession, application: str, customer: str, known: Sequence[Entry], *, is_read: bool
+    session: AsyncSession,
+    application: str,
+    customer: str,
+    known: Sequence[Mapping[str, Any]],
+    checkouts: Sequence[Mapping[str, Any]],
+    *,
+    is_read: bool,
 ) -> list[Entry]:
-    """The same of a customer's newest orders (as `order_view` shows them), and of all that are held: "I paid and got
-    nothing". The words are literal for the index of held orders."""
-    shown = {one["order_id"]: one for one in known}
+    """The same of a customer's orders (rows), of all that are held, and of what was begun in these checkouts: "I paid
+    and got nothing". The words are literal for the index of held orders."""
     orders = and_(
         fulfilment.ORDERS.c.application == application,
         fulfilment.ORDERS.c.customer == customer,
         text("hold IS NOT NULL"),
     )
     held = await newest(session, fulfilment.ORDERS, fulfilment.ORDERS.c.order_id, orders)
-    older = [row for row in held if row["order_id"] not in shown]
-    named: dict[str, Entry] = {id_: {"order_id": id_} for id_ in [*shown, *(row["order_id"] for row in older)]}
-    due = await _due(session, application, {f"order:{id_}": name for id_, name in named.items()})
+    rows = {row["order_id"]: row for row in [*known, *held]}
+    begun = [row["order_id"] for row in checkouts if row["order_id"] is not None]
+    named: dict[str, Entry] = {id_: {"order_id": id_} for id_ in [*rows, *begun]}
+    keys = {f"order:{id_}": name for id_, name in named.items()}
+    asked = await _asked(session, application, list(rows.values()))
+    findings = await _findings_of_each(session, application, rows)
+    due = await _due(session, application, keys)
     due += await _reads(session, application, "order", named, is_read=is_read)
-    for id_, one in shown.items():
-        due += [
-            entry | named[id_]
-            for entry in [*await _unserved(session, one), *_held(application, id_, one["hold"], one["findings"])]
-        ]
-    for row in older:
-        found = await findings_of(session, fulfilment.FINDINGS, application, row["order_id"])
-        due += [entry | named[row["order_id"]] for entry in _held(application, row["order_id"], row["hold"], found)]
+    steps_ = {one.event_id: (id_, one) for id_, request in asked.items() for one in request.steps}
+    told = [entry for _, one in steps_.values() for entry in _of_step(one)]
+    but = {*keys, f"customer:{customer}"}
+    due += [
+        entry | named[steps_[entry["event_id"]][0]] for entry in await _handed_on(session, application, told, but=but)
+    ]
+    for id_, row in rows.items():
+        waits = [*_unserved(row, asked), *_held(application, id_, row["hold"], findings.get(id_, ()))]
+        due += [entry | named[id_] for entry in waits]
     return due
+
+
+def _of_step(step: Step) -> list[Entry]:
+    """A step as `order_view` has it, without what only a page shows."""
+    what = {"type": step.type, "event_id": step.event_id, "key": step.key, "by": step.handler}
+    nobody = {"handler": None, "status": "waits" if step.is_wanted else "no_handler", "next_at": step.due_at}
+    return [what | {"handler": one, "status": status} for one, status in step.runs.items()] or [what | nobody]
+
+
+async def _asked(session: AsyncSession, application: str, orders: Sequence[Mapping[str, Any]]) -> dict[str, Request]:
+    """Order to what became of its `fulfilment.requested`, of those that are to be fulfilled."""
+    due = [one["order_id"] for one in orders if one["requested_at"] is not None and one["unfulfillable_at"] is None]
+    ids = {derived_id(application, REQUESTED, f"order:{id_}", "order"): id_ for id_ in due}
+    found = await requests(session, application, sorted(ids)) if ids else {}
+    return {id_: found.get(event_id, Request()) for event_id, id_ in ids.items()}
+
+
+async def _findings_of_each(
+    session: AsyncSession, application: str, order_ids: Collection[str]
+) -> dict[str, list[Mapping[str, Any]]]:
+    """Order to what is open about it, as `views.findings_of`, in one look."""
+    table, found = fulfilment.FINDINGS, dict[str, list[Mapping[str, Any]]]()
+    mine = and_(table.c.application == application, among(table.c.kind, sorted(KINDS)), text("closed_at IS NULL"))
+    about = among(table.c.subject, sorted(order_ids))
+    for row in await newest(session, table, table.c.opened_at, and_(mine, about)) if order_ids else []:
+        found.setdefault(row["subject"], []).append(row)
+    return found
 
 
 def _policy(policy: Policy, price_id: str | None) -> dict[str, Any]:
@@ -235,9 +282,9 @@ async def _due(session: AsyncSession, application: str, keys: Named) -> list[Ent
     waiting = and_(OUTBOX.c.application == application, among(OUTBOX.c.key, keys), OUTBOX.c.published_at.is_(None))
     timers = await newest(session, OUTBOX, OUTBOX.c.seq, waiting)
     ours = and_(RUNS.c.application == application, among(RUNS.c.key, keys))
-    runs = await newest(session, RUNS, RUNS.c.seq, and_(ours, RUNS.c.blocking))
-    let_pass = and_(ours, lanes.is_status(RunStatus.DEAD), ~RUNS.c.blocking)
-    runs += await newest(session, RUNS, RUNS.c.seq, let_pass)
+    is_dead, runs = lanes.is_status(RunStatus.DEAD), list[Mapping[str, Any]]()
+    for some in ((RUNS.c.blocking, ~is_dead), (RUNS.c.blocking, is_dead), (is_dead, ~RUNS.c.blocking)):
+        runs += await newest(session, RUNS, RUNS.c.seq, and_(ours, *some))
     found: list[Entry] = [
         {"at": row["not_before"], "code": row["type"], "event_id": row["event_id"]} | keys[row["key"]] for row in timers
     ]
@@ -262,11 +309,11 @@ async def _waiting(session: AsyncSession, runs: Sequence[Mapping[str, Any]]) -> 
 
 
 async def _handed_on(
-    session: AsyncSession, application: str, steps: Sequence[Mapping[str, Any]], *, but: str
+    session: AsyncSession, application: str, steps: Sequence[Mapping[str, Any]], *, but: Collection[str]
 ) -> list[Entry]:
-    """What is due of that by which an order was handed on, and nobody finds under the order's own key (`but`)."""
+    """What is due of that by which orders were handed on, and nobody finds under their own keys (`but`)."""
     over = (RunStatus.SUCCEEDED, RunStatus.SKIPPED)
-    of = {(one["event_id"], one["handler"]) for one in steps if one["key"] != but and one["status"] not in over}
+    of = {(one["event_id"], one["handler"]) for one in steps if one["key"] not in but and one["status"] not in over}
     ids = sorted({event_id for event_id, handler in of if handler is not None})
     ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, ids), RUNS.c.status.not_in(over))
     runs = await newest(session, RUNS, RUNS.c.seq, ours) if ids else []
@@ -274,7 +321,7 @@ async def _handed_on(
     entries = [one | {"key": row["key"]} for row, one in await _waiting(session, runs)]
     for one in steps:
         named = {"event_id": one["event_id"], "key": one["key"]}
-        if one["status"] == "waits" and one["key"] != but:
+        if one["status"] == "waits" and one["key"] not in but:
             entries.append({"at": one["next_at"], "code": one["type"]} | named)
         elif one["status"] == "no_handler":
             detail = f"no handler takes {one['type']}, by which {one['by']} handed the order on"
@@ -300,15 +347,13 @@ async def _reads(session: AsyncSession, application: str, kind: str, ids: Named,
     ]  # fmt: skip
 
 
-async def _unserved(session: AsyncSession, state: Mapping[str, Any]) -> list[Entry]:
+def _unserved(order: Mapping[str, Any], asked: Mapping[str, Request]) -> list[Entry]:
     """Asked for, and nobody who fulfils took it: that one is installed, or says `fulfils=True`, is for a person. What a
     seed asked for, nobody is to do."""
-    is_due = state["requested_at"] is not None and state["unfulfillable_at"] is None
-    if not is_due or any(run["fulfils"] for run in state["runs"]):
+    request = asked.get(order["order_id"])
+    if request is None or request.runs or request.is_history:
         return []
-    event_id = derived_id(state["application"], REQUESTED, f"order:{state['order_id']}", "order")
-    asked = (await requests(session, state["application"], [event_id])).get(event_id)
-    return [] if asked and asked.is_history else [{"at": None, "code": "no_handler", "detail": NOBODY}]
+    return [{"at": None, "code": "no_handler", "detail": NOBODY}]
 
 
 def _held(application: str, order_id: str, hold: Hold | None, findings: Sequence[Mapping[str, Any]]) -> list[Entry]:

@@ -262,6 +262,37 @@ async def test_a_run_that_failed_says_why_and_in_which_line(sqlite_ledger: Datab
     answer(found)
 
 
+# case: A50, F21, G7
+async def test_a_customer_of_many_orders_is_told_what_waits_of_any_of_them(database: Database) -> None:
+    """The newest are shown, those that were never paid last, on either database; the rest are named as left out, and
+    what is dead or found of them is told all the same."""
+    plugins = Projections(
+        database, "handlers.fulfilment.handler", options={"handlers.fulfilment.handler": {"matching": "off"}}
+    )
+    for number in range(25):
+        mine = {"session_id": f"s{number}", "order_id": f"A{number}", "customer": "c", "expected_amount": "9"}
+        await plugins.feed(own("checkout.registered", f"order:A{number}", mine))
+    for number in range(3):
+        await plugins.feed(said("order.paid", f"evt_{number}", order_id=f"A{number}", amount="9"))
+    await plugins.relay()
+    later = START + timedelta(hours=1)
+    for number in range(30, 50):
+        newer = {"session_id": f"s{number}", "order_id": f"A{number}", "customer": "c"}
+        await plugins.feed(own("checkout.registered", f"order:A{number}", newer))
+        await plugins.feed(said("order.paid", f"evt_{number}", order_id=f"A{number}", amount="9", at=later))
+    await failed(database, "order:A1")
+    double = {"status": "SUCCEEDED", "order_id": "A2"}
+    await plugins.feed(*[observed(f"payment:p{one}", one, {"id": f"p{one}"} | double) for one in (1, 2)])
+    async with database.reading() as session:
+        found = await explain_customer(session, "default", "c", Policy(), START)
+    assert {one["status"] for one in found["orders"]} == {"PAID"}, "what nobody paid for pushes out nothing"
+    assert not {"A0", "A1", "A2"} & {one["order_id"] for one in found["orders"]}, "older than those shown"
+    told = {(one["code"], one.get("order_id")) for one in found["next"]}
+    assert {("run.dead", "A1"), ("no_handler", "A0"), ("finding.duplicate_payment", "A2")} <= told
+    assert found["orders_shown"] == "the newest 20 of 45"
+    answer(found)
+
+
 async def failed(database: Database, key: str) -> None:
     """A run of this key that is dead."""
     run = Run(application="default", event_id="evt_x", handler="shop:told", seq=1, key=key, blocking=True,

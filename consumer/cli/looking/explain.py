@@ -115,6 +115,8 @@ def _explain(settings: Settings, application: str, asked: tuple[str, str], as_js
     for part in ("orders", "subscriptions", "sources", "checkouts"):
         for entry in found.get(part, []):
             output.line(f"{part.removesuffix('s')}: " + _words(entry))
+    if found.get("orders_shown"):
+        output.line(f"orders: {found['orders_shown']}")
     for name, value in _flat(found.get("policy", {})).items():
         output.line(f"rule: {name}={shown(value)}")
     output.line("\nwhat happened")
