@@ -25,7 +25,7 @@ from consumer.console.timeline import ENTRIES_MAX, newest, timeline, wait_of, wa
 from consumer.console.views import access_view, order_view, rows_of, subscription_view
 from consumer.errors import NotFound
 from consumer.ledger.handling import handlers, lanes
-from consumer.ledger.handling.requests import Request, Step, requests
+from consumer.ledger.handling.requests import GIVEN_UP, Request, Step, requests
 from consumer.ledger.tables import OutboxRow, ReadRow, RunRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
@@ -312,7 +312,7 @@ async def _handed_on(
     session: AsyncSession, application: str, steps: Sequence[Mapping[str, Any]], *, but: Collection[str]
 ) -> list[Entry]:
     """What is due of that by which orders were handed on, and nobody finds under their own keys (`but`)."""
-    over = (RunStatus.SUCCEEDED, RunStatus.SKIPPED)
+    over = (RunStatus.SUCCEEDED, RunStatus.SKIPPED, GIVEN_UP)
     of = {(one["event_id"], one["handler"]) for one in steps if one["key"] not in but and one["status"] not in over}
     ids = sorted({event_id for event_id, handler in of if handler is not None})
     ours = and_(RUNS.c.application == application, among(RUNS.c.event_id, ids), RUNS.c.status.not_in(over))

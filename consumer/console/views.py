@@ -13,7 +13,7 @@ from consumer.columns import unindexed
 from consumer.console.event_view import traces_of
 from consumer.errors import NotFound
 from consumer.ledger.handling.handlers import bystanders
-from consumer.ledger.handling.requests import Step, steps
+from consumer.ledger.handling.requests import Step, state_of, steps
 from consumer.ledger.tables import RunRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
@@ -91,9 +91,10 @@ async def _step(session: AsyncSession, application: str, step: Step) -> list[dic
 
 
 def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], handed_on: Sequence[Step]) -> str:
-    """`none`, `requested`, `fulfilled` or `failed`: from the runs of the handlers that fulfil, without the skipped;
-    those to whom it was handed on are among them."""
-    statuses = {run["status"] for run in runs if run["fulfils"]} - {RunStatus.SKIPPED}
+    """`none`, `requested`, `fulfilled` or `failed`: from the runs of the handlers that fulfil, without what a seed
+    skipped; those to whom it was handed on are among them. With one that an operator gave up it is never `fulfilled`,
+    whatever the others did: whether somebody shipped it by hand nobody knows here."""
+    statuses = {state_of(run["status"], run["code"]) for run in runs if run["fulfils"]} - {RunStatus.SKIPPED}
     statuses |= {state for step in handed_on for state in step.states} - {RunStatus.SKIPPED}
     if row["unfulfillable_at"] is not None or RunStatus.DEAD in statuses:
         return "failed"

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from consumer.console.invariants.report import Class
 from consumer.console.invariants.service import Seen
-from consumer.ledger.handling.requests import Request
+from consumer.ledger.handling.requests import GIVEN_UP, Request
 from consumer.ledger.reading.observation import PAID, status_of
 from consumer.ledger.tables import RunStatus
 from handlers.fulfilment.order import FINDING_OF_HOLD, Hold, Order
@@ -21,6 +21,7 @@ KINDS: Final = (
     "disagreement", "paid_unfulfillable",
 )  # fmt: skip
 SYSTEM: Final = "system"
+DONE: Final = frozenset({RunStatus.SUCCEEDED, RunStatus.SKIPPED})
 
 Findings = Mapping[tuple[str, str], Mapping[str, Any]]
 
@@ -65,12 +66,12 @@ def class_of(one: BookedOrder) -> Class:
     states = one.request.states if one.request else set()
     if one.request is not None and one.request.is_history and states <= {RunStatus.SKIPPED}:
         return Class.BEFORE
-    if states == {RunStatus.SKIPPED}:
-        return Class.GIVEN_UP
     if states - {RunStatus.SKIPPED} == {RunStatus.SUCCEEDED}:
         return Class.LATE if one.is_lapsed else Class.FULFILLED
     if order.unfulfillable_at is not None:
         return Class.BY_HAND if is_settled(one.findings, "paid_unfulfillable", one.order_id) else Class.UNFULFILLABLE
+    if states == {RunStatus.SKIPPED} or (GIVEN_UP in states and states <= {*DONE, GIVEN_UP}):
+        return Class.GIVEN_UP  # also where another handler did its part: a mail that went out ships nothing
     return Class.DUE
 
 

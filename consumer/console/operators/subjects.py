@@ -28,7 +28,7 @@ from consumer.console.cure import (
 from consumer.console.find import near as near_names
 from consumer.console.views import rows_of
 from consumer.errors import NotFound, TermsDiffer, UsageError
-from consumer.ledger.handling.requests import requests
+from consumer.ledger.handling.requests import GIVEN_UP, requests
 from consumer.ledger.tables import OutboxRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
@@ -140,10 +140,10 @@ async def _may_not_be_sent(session: AsyncSession, order_id: str, application: st
     states = [(handler, id_, state) for id_, some in by.items() for handler, state in some.items()]
     states = [one for one in states if one[2] != RunStatus.SKIPPED]
     for handler, id_, state in sorted(states):
-        if state != RunStatus.SUCCEEDED:
+        if state not in (RunStatus.SUCCEEDED, GIVEN_UP):
             next_ = discard(id_, handler, application)
             raise UsageError("it may still be delivered: give that up first", handler=handler, stands=state, next=next_)
-    if states:
+    if states and not any(state == GIVEN_UP for *_, state in states):
         raise UsageError("the order was fulfilled", by=", ".join(sorted({handler for handler, *_ in states})))
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping, Table, func, not_, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import among, unindexed
+from consumer.ledger.handling.dead import DISCARDED, DISCARDED_WAITING
 from consumer.ledger.handling.handlers import bystanders, handing_on
 from consumer.ledger.tables import DERIVED, EventRow, HandlerRow, OutboxRow, RunRow, RunStatus
 from consumer.plugin.handler import matches
@@ -24,6 +25,13 @@ _HANDLERS: Table = HandlerRow.__table__
 GENERATIONS: Final = 5
 STEPS_MAX: Final = 1000
 """So many events by which orders were handed on are followed in one look, over so many generations."""
+GIVEN_UP: Final = "given_up"
+"""The state of a run that an operator discarded; what a seed skipped stays `skipped`."""
+
+
+def state_of(status: str, code: str | None) -> str:
+    """The state of a run as a request tells it, from what the run says. Pure."""
+    return GIVEN_UP if status == RunStatus.SKIPPED and code in (DISCARDED, DISCARDED_WAITING) else status
 
 
 @dataclass(kw_only=True)
@@ -77,12 +85,12 @@ async def requests(session: AsyncSession, application: str, event_ids: Collectio
     ):
         found.setdefault(event_id, Request(is_sent=True)).arrived_at = at
     beside = frozenset(await session.scalars(bystanders()))
-    runs = select(_RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.status)
-    for event_id, handler, status in await session.execute(
+    runs = select(_RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.status, _RUNS.c.code)
+    for event_id, handler, status, code in await session.execute(
         runs.where(_RUNS.c.application == application, among(_RUNS.c.event_id, event_ids))
     ):
         if handler not in beside:
-            found.setdefault(event_id, Request(is_sent=True)).runs[handler] = status
+            found.setdefault(event_id, Request(is_sent=True)).runs[handler] = state_of(status, code)
     for step in await steps(session, application, [one for one in event_ids if one in found]):
         found[step.root].steps.append(step)
     return found
@@ -122,13 +130,13 @@ async def _with_runs(session: AsyncSession, application: str, found: Mapping[str
     )
     wants = [(set(types.split()), fulfils, name) for types, fulfils, name in known]
     beside = {name for _, fulfils, name in wants if not fulfils}
-    runs = select(_RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.status)
+    runs = select(_RUNS.c.event_id, _RUNS.c.handler, _RUNS.c.status, _RUNS.c.code)
     taken: dict[str, dict[str, str]] = {}
-    for event_id, handler, status in await session.execute(
+    for event_id, handler, status, code in await session.execute(
         runs.where(_RUNS.c.application == application, among(_RUNS.c.event_id, sorted(found)))
     ):
         if handler not in beside:
-            taken.setdefault(event_id, {})[handler] = status
+            taken.setdefault(event_id, {})[handler] = state_of(status, code)
     complete: list[Step] = []
     for one in found.values():
         asked = [fulfils for types, fulfils, _ in wants if any(matches(pattern, one.type) for pattern in types - {"*"})]

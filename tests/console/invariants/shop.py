@@ -13,6 +13,7 @@ from consumer.console.invariants.report import Report
 from consumer.console.invariants.service import LastObservations
 from consumer.ledger import Database
 from consumer.ledger.handling import runs
+from consumer.ledger.handling.dead import DISCARDED
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import ObjectKind, Observation
@@ -66,11 +67,12 @@ class Shop:
     async def runs(
         self, order: str, status: str, handler: str = "shop:ship", type_: str = "fulfilment.requested"
     ) -> None:
-        """A run of the merchant's own handler."""
+        """A run of the merchant's own handler; `discarded`: one that an operator gave up."""
         key = f"order:{order}"
         run = Run(
             application="default", event_id=derived_id("default", type_, key, "order"), handler=handler, seq=1,
-            key=key, status=RunStatus(status), blocking=False,
+            key=key, status=RunStatus.SKIPPED if status == DISCARDED else RunStatus(status), blocking=False,
+            code=DISCARDED if status == DISCARDED else None,
         )  # fmt: skip
         async with self.database.transaction() as session:
             await runs.add(session, [run], START)
@@ -104,7 +106,12 @@ async def healthy(database: Database) -> Shop:
     await shop.paid("A1")
     await shop.paid("A2", "0.000001")
     await shop.paid("due", ships="retrying")
-    await shop.paid("given-up", ships="skipped")
+    await shop.paid("given-up", ships="discarded")
+    await shop.paid("mailed", ships="discarded")
+    await shop.runs("mailed", "succeeded", handler="shop:mail")
+    await shop.paid("refunded", ships="discarded")
+    await shop.runs("refunded", "succeeded", handler="shop:mail")
+    await shop.say("fulfilment.unfulfillable", "order:refunded")
     await shop.paid("twice")
     await shop.pays("pay_twice_again", "twice")
     await shop.paid("late")

@@ -13,7 +13,7 @@ from consumer.console.operators.vocabulary import RULES, WORDS, checked
 from consumer.console.operators.words import say
 from consumer.errors import NotFound, UsageError
 from consumer.ledger import Database
-from consumer.ledger.handling import runs
+from consumer.ledger.handling import dead, runs
 from consumer.ledger.handling.runs import Run
 from consumer.ledger.tables import AuditRow, RunRow, RunStatus
 from handlers.access import tables as access
@@ -23,6 +23,7 @@ from handlers.fulfilment.tables import CHECKOUTS, ORDERS
 from tests.support.handling.projections import OUTBOX, START, Projections, observed, own, said, unreadable
 
 AUDIT: Table = AuditRow.__table__
+RUNS: Table = RunRow.__table__
 
 
 async def speak(database: Database, word: str, subject: str, application: str = "default", **data: Any) -> str:
@@ -272,10 +273,34 @@ async def test_what_may_still_be_delivered_is_not_unfulfillable(
     assert [row["unfulfillable_at"] for row in await projections.rows(ORDERS) if row["order_id"] == "paid"] == [START]
 
 
-async def stands(database: Database, status: RunStatus) -> None:
-    """The one run is in this state."""
+async def test_what_one_handler_did_and_another_was_to_do_no_more_can_be_unfulfillable(
+    sqlite_ledger: Database, projections: Projections
+) -> None:
+    """The mail went out; the parcel was given up, and its money given back: nothing but this word says so."""
+    # case: F33
+    await world(projections)
+    [asked] = [one for one in await projections.relay() if one.type == "fulfilment.requested"]
+    made = [
+        Run(application="default", event_id=asked.id, handler=name, seq=1, key=asked.key, status=RunStatus.SUCCEEDED,
+            blocking=False) for name in ("shop:mail", "shop:ship")
+    ]  # fmt: skip
+    async with sqlite_ledger.transaction() as session:
+        await runs.add(session, made, START)
+    with pytest.raises(UsageError, match="was fulfilled"):
+        await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+    await stands(sqlite_ledger, RunStatus.DEAD, "shop:ship")
+    with pytest.raises(UsageError, match="it may still be delivered: give that up first"):
+        await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+    async with sqlite_ledger.transaction() as session:
+        found = await dead.search(session, dead.DeadFilter(handler="shop:ship"))
+        assert await dead.discard(session, found, by="op", reason="refunded", now=START) == 1
+    await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
+
+
+async def stands(database: Database, status: RunStatus, handler: str = "shop:ship") -> None:
+    """The handler's one run is in this state."""
     async with database.transaction() as session:
-        await session.execute(update(RunRow).values(status=status.value))
+        await session.execute(update(RUNS).where(RUNS.c.handler == handler).values(status=status.value))
 
 
 async def test_a_gift_on_its_way_can_be_ended_and_one_that_is_over_cannot(
