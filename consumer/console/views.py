@@ -18,7 +18,7 @@ from consumer.ledger.tables import RunRow, RunStatus
 from consumer.plugin import derived_id
 from handlers.access import tables as access
 from handlers.access.policy import Policy
-from handlers.access.rules import by_subscription
+from handlers.access.rules import OperatorSource, by_subscription, holding
 from handlers.access.subscription import to_subscription
 from handlers.fulfilment import tables as fulfilment
 from handlers.fulfilment.store import REQUESTED, to_order
@@ -106,7 +106,8 @@ def fulfilment_word(row: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], h
 async def subscription_view(
     session: AsyncSession, application: str, subscription_id: str, policy: Policy, now: datetime
 ) -> dict[str, Any]:
-    """A subscription, and whether it grants anything by itself now. Raises NotFound."""
+    """A subscription, and whether it gives anything now: by itself, and by no operator's hold on its customer (case
+    A42; `held`: what of it is stopped). Raises NotFound."""
     row = await _one(session, access.SUBSCRIPTIONS, application, subscription_id=subscription_id)
     if row is None:
         raise NotFound("the subscription is unknown", subscription_id=subscription_id)
@@ -115,6 +116,11 @@ async def subscription_view(
     standing = await rows_of(session, access.ENTITLEMENTS, application, limit=ENTITLEMENTS_MAX, customer=sub.customer)
     stands = any(row["allowed"] and row["entitlement"] in (grants or ()) for row in standing)
     source = by_subscription(subscription_id, sub, policy, now, stands=stands)
+    holds = await _holds(session, application, sub.customer)
+    held = {name: found for name in grants or () if (found := holding(holds, name, now))}
+    is_held = bool(held) and len(held) == len(set(grants or ()))
+    gives = source is not None and source.allowed and bool(grants)
+    stopped = next(iter(held.values()))[0] if gives and is_held else None
     return {
         "application": application,
         "id": subscription_id,
@@ -124,10 +130,11 @@ async def subscription_view(
         "cancel_reason": sub.cancel_reason,
         "merchant_cancel_requested": sub.merchant_cancel_requested,
         "will_end": sub.will_end,
-        "allowed": source is not None and source.allowed and bool(grants),
-        "until": source.until if source else None,
-        "reason": source.reason if source else "unread",
+        "allowed": gives and not is_held,
+        "until": source.until if source and not stopped else None,
+        "reason": f"held:{stopped.id}" if stopped else source.reason if source else "unread",
         "entitlements": list(grants or ()),
+        "held": sorted(held),
         "provisional": sub.provisional,
         "customer": sub.customer,
         "customer_source": sub.customer_source or None,
@@ -141,6 +148,15 @@ async def subscription_view(
         "read_again_at": sub.lease_until,
         "findings": await findings_of(session, access.FINDINGS, application, subscription_id),
     }
+
+
+async def _holds(session: AsyncSession, application: str, customer: str | None) -> list[OperatorSource]:
+    """An operator's open holds on the customer, as the decisions read them."""
+    if customer is None:
+        return []
+    mine: dict[str, Any] = {"customer": customer, "kind": "hold", "ended_at": None}
+    rows = await rows_of(session, access.SOURCES, application, limit=ENTITLEMENTS_MAX, **mine)
+    return [OperatorSource(**{name: row[name] for name in ("id", "entitlement", "until")}) for row in rows]
 
 
 async def access_view(session: AsyncSession, application: str, customer: str, now: datetime) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def decide(
     for name in sources.keys() & set(standing):
         if not any(source.allowed for source in sources[name]):
             sources[name] += _unread(name, subscriptions, policy, now)
-    return {name: _united(found, _active(held, name, now)) for name, found in sorted(sources.items())}
+    return {name: _united(found, holding(held, name, now)) for name, found in sorted(sources.items())}
 
 
 def by_subscription(id_: str, sub: Subscription, policy: Policy, now: datetime, *, stands: bool) -> Source | None:
@@ -177,7 +177,8 @@ def _has_settled(sub: Subscription, policy: Policy) -> bool:
     return sub.settle_until - sub.settle_from >= policy.resubscribe
 
 
-def _active(holds: tuple[OperatorSource, ...], name: str, now: datetime) -> list[OperatorSource]:
+def holding(holds: Iterable[OperatorSource], name: str, now: datetime) -> list[OperatorSource]:
+    """Those of the holds that stop this entitlement now."""
     return [h for h in holds if h.entitlement in (None, name) and (h.until is None or now < h.until)]
 
 

@@ -174,6 +174,7 @@ async def test_a_subscription_says_what_stops_its_customers_access_and_the_cure(
         found = await explain_subscription(session, "other", "S1", Policy(), now)
         of_customer = await explain_customer(session, "other", "c", Policy(), now)
         nobodys = await explain_subscription(session, "other", "S2", Policy(), now)
+    assert (found["state"]["allowed"], found["state"]["reason"]) == (False, f"held:{held.id}")
     [stopped] = [entry for entry in found["next"] if entry["code"] == "access.held"]
     assert stopped in of_customer["next"]
     assert (stopped["by"], stopped["reason"]) == ("ann", "chargeback")

@@ -177,6 +177,40 @@ async def test_a_subscription_with_its_end_reason(api: Client, projections: Proj
     assert (await get(api, "/api/subscriptions/S2"))[0] == 404
 
 
+async def test_a_subscription_of_who_is_stopped_allows_nothing(
+    api: Client, projections: Projections, clock: DrivenClock
+) -> None:
+    """A shop that asks for the subscription let in whom an operator had stopped."""
+    # case: A42
+    await projections.feed(observed("subscription:S1", 1, {"status": "ACTIVE", "customer_reference": "c"}))
+    over = {"by": "ann", "until": (START + timedelta(days=2)).isoformat()}
+    other = {"by": "ann", "entitlement": "another"}
+    await projections.feed(own("access.held", "customer:c", other, id_="drv_other"))
+    _, body = await get(api, "/api/subscriptions/S1")
+    assert (body["allowed"], body["reason"]) == (True, "active:S1"), "what it gives is not stopped"
+    await projections.feed(own("access.held", "customer:c", over, id_="drv_hold"))
+    _, body = await get(api, "/api/subscriptions/S1")
+    assert (body["status"], body["allowed"], body["reason"]) == ("ACTIVE", False, "held:drv_hold")
+    assert body["entitlements"] == ["default"], "what it would give"
+    _, access = await get(api, "/api/customers/c/access")
+    assert access["allowed"] is False
+    clock.advance(2 * 86400)
+    _, body = await get(api, "/api/subscriptions/S1")
+    assert (body["allowed"], body["reason"]) == (True, "active:S1"), "its time is over"
+
+
+async def test_a_hold_of_one_thing_leaves_the_others(open_api: Open, projections: Projections) -> None:
+    # case: A42, A27
+    api = await open_api(options={"access": {"entitlements": {"p": ["films", "music"]}}})
+    live = {"status": "ACTIVE", "customer_reference": "c", "price_id": "p"}
+    await projections.feed(observed("subscription:S1", 1, live))
+    for name, is_allowed in (("films", True), ("music", False)):
+        await projections.feed(own("access.held", "customer:c", {"by": "ann", "entitlement": name}, id_=f"drv_{name}"))
+        _, body = await get(api, "/api/subscriptions/S1")
+        assert (body["allowed"], body["held"]) == (is_allowed, sorted({"films", name}))
+    assert body["reason"] == "held:drv_films"
+
+
 async def test_a_subscription_nobody_read_yet_allows_nothing(api: Client, projections: Projections) -> None:
     # case: A3
     await projections.feed(said("subscription.created", "evt_1", id="S1", customer_reference="c"))
