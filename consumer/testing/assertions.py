@@ -26,9 +26,10 @@ from consumer.plugin import Handler, Reject, declared
 from consumer.plugin.declaration import FULFILMENT
 from consumer.testing.example_events import about
 from consumer.testing.ground import Ground
-from consumer.testing.outside import SAFE, Answer
+from consumer.testing.mishaps import LOSE, TROUBLES, in_another_process, refused, too_slow
+from consumer.testing.outside import Answer, Request, Trouble
 from consumer.testing.payments_fake import PaymentsFake
-from consumer.testing.refusal import refuse
+from consumer.testing.refusal import Refused, refuse
 from consumer.testing.workbench import Function, Ran, Workbench
 from consumer.work.place import home_of, told_import
 
@@ -38,17 +39,42 @@ NOTHING = (
     "it left nothing to compare: no request by ctx.http, no derived event, no row, no read; say what it does by "
     "`state=` (a function that returns it, comparable) and `reset=`, and give `events` for which it does something"
 )
-NEVER_DONE = (500, 401)
-"""Answers that never say that it is done: a service that is down, a token that was changed. A 409 may."""
+NEVER_DONE: Mapping[str, Callable[[Request], Answer | None]] = {
+    "answered 500": lambda _: Answer(status=500),
+    "answered 401": lambda _: Answer(status=401),
+    "answered 429": lambda _: Answer(status=429),
+    "refused the connection": refused,
+    "gave no answer in time": too_slow,
+}
+"""What never says that it is done: a service that is down or busy, a token that was changed. A 409 may."""
+NEVER_SHIPPED: Mapping[str, Callable[[Request], Answer | None]] = {
+    "answered 404": lambda one: None if one.method == "DELETE" else Answer(status=404),
+}
+"""The same where an order is fulfilled by it. Of who has no access any more it may be the end."""
 DEAF = (
-    "it succeeds although the outside answered {status} to what it told: raise for it (answer.raise_for_status()), or "
-    "say that nobody depends on it (best_effort=True)"
+    "it succeeds although the outside {answered} when it was told: let that fail (answer.raise_for_status(), no "
+    "`except` that goes on), then it is tried again; or say that nobody depends on it (best_effort=True)"
+)
+MIXED_UP = (
+    "it sends one Idempotency-Key with two requests, and who honours keys does the first and drops the second: make "
+    "each key of ctx.idempotency_key and what the request is for, f'{{ctx.idempotency_key}}-invoice'"
+    "\n  key:   {key}\n  first: {first}\n  then:  {then}"
 )
 TOLD_LESS = (
     "the outside was told less this time: what the handler keeps in its module from one play to the next (a set of ids "
     "that it has seen) is gone after a restart, and no other process has it; leave it to ctx.idempotency_key"
 )
-LOST_ANSWER = "the answer was lost, it is tried again"
+NEVER_TOLD = (
+    "the outside was told less than when all is well, and the run succeeded: let each error out, do on every attempt "
+    "what the first one does (whatever ctx.attempt is), and keep nothing in the module"
+)
+TRIED_AGAIN: Mapping[str, str] = {
+    "the answer was lost, it is tried again": LOSE,
+    "the outside was away at first (a refused connection), then it is tried again": "no connection",
+    "the outside was away at first (a 503), then it is tried again": "a 503",
+    "the first attempt ended before it did anything, it is tried again": "end early",
+}
+"""The ways of an effect handler with a second attempt, and the trouble that its events meet at first."""
 
 GIVEN_MAX_CHARS = 300
 
@@ -72,6 +98,7 @@ class Left:
     unfinished: tuple[str, ...] = field(default=(), compare=False)
     gave_up: bool = field(default=False, compare=False)
     before: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    mixed_up: tuple[str, str, str] | None = field(default=None, compare=False)
 
     @property
     def is_something(self) -> bool:
@@ -95,20 +122,26 @@ def assert_idempotent(
     """Raise AssertionError, with the way that did it, when repeating changes what the handler leaves behind.
 
     The ways: delivered twice; delivered by replicas at once; a crash between the effect and its mark; all in one batch
-    (`batch=True`); the answer was lost, so it is tried again (effect handlers with more than one attempt; one that
-    rejects or puts off the event then must only not have told more); everything again, late, in reverse; the outside
-    answers 500, then 401, which must not count as success. What left nothing that could be compared is refused, too.
-    `events` defaults to one event of each of the handler's types. `best_effort`: nobody depends on what it tells, so
-    that it may look at such an answer and go on; a handler that fulfils may not. `given`: what each way begins with, on
-    a workbench of its own: rows (`fill`), what the outside answers.
+    (`batch=True`); everything again, late, in reverse. Effect handlers with more than one attempt are also tried again:
+    the answer was lost; the outside was away at first (refused, then a 503); the first attempt ended before it did
+    anything. One that rejects or puts off the event then must only not have told more. The outside fails for good
+    (`NEVER_DONE`), which must not count as success. One key for two requests, and what left nothing that could be
+    compared, is refused, too. `events` defaults to one event of each of the handler's types, and of another object for
+    the keys. `best_effort`: nobody depends on what it tells, so that it may look at such an answer and go on; a handler
+    that fulfils may not. `given`: what each way begins with, on a workbench of its own: rows (`fill`), what the outside
+    answers.
     """
     with Ground() as ground:
-        stage = Stage(handler, events, options, payments, state, reset, observed, allow, ground=ground, given=given)
+        stage = Stage(
+            handler, events, options, payments, state, reset, observed, allow,
+            ground=ground, given=given, best_effort=best_effort,
+        )  # fmt: skip
         once = stage.play(lambda bench: stage.deliver(bench, stage.events))
-        stage.refuse_nothing(once)
+        stage.refuse_at_once(once)
+        stage.refuse_deafness()
         for way, play in stage.ways().items():
-            stage.compare(way, once, stage.play(play))
-        stage.refuse_deafness(best_effort=best_effort)
+            stage.compare(way, once, stage.play(play), met_trouble=way in TRIED_AGAIN)
+        stage.refuse_mixed_up(stage.play(lambda bench: stage.deliver(bench, [*stage.events, *stage.others])))
 
 
 def assert_order_independent(
@@ -136,7 +169,7 @@ def assert_order_independent(
             handler, events, options, payments, state, reset, observed, allow, ground=ground, data=data, given=given
         )
         plain = stage.play(lambda bench: stage.deliver(bench, stage.events))
-        stage.refuse_nothing(plain)
+        stage.refuse_at_once(plain)
         for order in _orders(stage.events):
             way = "in the order " + ", ".join(f"{event.type} ({event.id})" for event in order)
             stage.compare(way, plain, stage.play(partial(stage.deliver, events=order)))
@@ -171,6 +204,7 @@ class Stage:
         ground: Ground,
         data: bool = False,
         given: Given | None = None,
+        best_effort: bool = False,
     ) -> None:
         if inspect.iscoroutinefunction(given):
             raise UsageError("what is given is a plain function: def name(workbench), not async")
@@ -185,7 +219,9 @@ class Stage:
         self._observed = observed
         self._allow = allow
         self._data = data
-        self.events = list(events) if events is not None else _examples(self._declared)
+        self._may_go_on = best_effort and not (self._declared.fulfils and self._declared.wants(FULFILMENT))
+        self.events = list(events) if events is not None else _examples(self._declared, 1)
+        self.others = _examples(self._declared, 2) if events is None else []
         if not any(self._declared.wants(event.type) for event in self.events):
             raise HandlerInvalid("the handler wants none of the events", handler=self._declared.name)
 
@@ -214,6 +250,7 @@ class Stage:
                 unfinished=tuple(_unfinished(run) for run in bench.runs if not run.succeeded),
                 gave_up=any(self._gave_up(run) for run in bench.runs),
                 before=before,
+                mixed_up=bench.outside.mixed_up(),
             )
 
     def _begin(self, bench: Workbench) -> Mapping[str, Any]:
@@ -233,35 +270,44 @@ class Stage:
         is_own_fault = (run.code or "").startswith("handler_")
         return run.status == "retrying" or (run.status == "dead" and by_itself and not is_own_fault)
 
-    def refuse_nothing(self, left: Left) -> None:
-        """Raise AssertionError when there is nothing to compare: a test that passes would say nothing."""
+    def refuse_at_once(self, left: Left) -> None:
+        """Raise AssertionError where all is well and it is wrong already: it left nothing to compare, so that a test
+        that passes would say nothing, or mixed up its keys."""
         if not left.unfinished and not left.is_something:
-            place = home_of(self._declared.function).start
-            raise refuse(self._declared.name, NOTHING, place)
+            raise self._refuse(NOTHING)
+        self.refuse_mixed_up(left)
 
-    def refuse_deafness(self, *, best_effort: bool) -> None:
+    def refuse_mixed_up(self, left: Left) -> None:
+        """Raise AssertionError where one key stood for two things: the second would not be done."""
+        if left.mixed_up is not None:
+            key, first, then = map(_shown, left.mixed_up)
+            raise self._refuse(MIXED_UP.format(key=key, first=first, then=then))
+
+    def refuse_deafness(self) -> None:
         """Raise AssertionError for a handler that succeeds although the outside refused what it told: the event would
-        read as done. With `best_effort` only for one that fulfils, and one that did not even look."""
-        may_go_on = best_effort and not (self._declared.fulfils and self._declared.wants(FULFILMENT))
+        read as done. Where it may go on only for one that did not even look."""
 
-        def play(bench: Workbench, status: int) -> None:
-            told_before = bench.outside.answer
-            bench.outside.answer = lambda one: told_before(one) if one.method in SAFE else Answer(status=status)
+        def play(bench: Workbench, answered: str, instead: Callable[[Request], Answer | None]) -> None:
+            bench.outside.begin_trouble(Trouble(instead=instead))
             for event in self.events:
                 if self._wants(bench, event):
                     bench.run(self._handler, event)
-            told = any(request.method not in SAFE for request in bench.outside.requests)
-            if told and not may_go_on and all(run.succeeded for run in bench.runs):
-                raise refuse(self._declared.name, DEAF.format(status=status), home_of(self._declared.function).start)
+            if bench.outside.met and not self._may_go_on and all(run.succeeded for run in bench.runs):
+                raise self._refuse(DEAF.format(answered=answered))
 
-        for status in NEVER_DONE:
-            self.play(partial(play, status=status))
+        fulfils = self._declared.fulfils and self._declared.wants(FULFILMENT)
+        for answered, instead in {**NEVER_DONE, **(NEVER_SHIPPED if fulfils else {})}.items():
+            self.play(partial(play, answered=answered, instead=instead))
 
-    def compare(self, way: str, once: Left, found: Left, *, may_give_up: bool = False) -> None:
-        """Raise AssertionError where two plays left different things. `may_give_up`: an answer was lost on the way."""
+    def _refuse(self, what: str) -> Refused:
+        return refuse(self._declared.name, what, home_of(self._declared.function).start)
+
+    def compare(self, way: str, once: Left, found: Left, *, met_trouble: bool = False) -> None:
+        """Raise AssertionError where two plays left different things. `met_trouble`: an attempt failed on the way."""
         if once.unfinished:
             raise AssertionError(f"the handler does not succeed even when all is well: {once.unfinished[0]}")
-        if (may_give_up or way == LOST_ANSWER) and found.gave_up:
+        goes_on = self._may_go_on and not found.unfinished and found.effects < once.effects
+        if met_trouble and (found.gave_up or goes_on):
             # It could not know that it was heard. What it left undone is its author's decision; doing more is not.
             found = replace(once, effects=once.effects | found.effects)
         elif found.unfinished:
@@ -271,7 +317,8 @@ class Stage:
             if before != after:
                 place = home_of(self._declared.function).start
                 told = f"\n  otherwise: {_shown(before)}\n  here:      {_shown(after)}"
-                meaning = TOLD_LESS if what == "effects" and after < before else _MEANING[what]
+                told_less = NEVER_TOLD if met_trouble else TOLD_LESS
+                meaning = told_less if what == "effects" and after < before else _MEANING[what]
                 raise AssertionError(f"{way}: {meaning}{told}\n  handler:   {self._declared.name} ({place})")
 
     # --- the ways ----------------------------------------------------------------------------------------------
@@ -281,17 +328,17 @@ class Stage:
         found: dict[str, Play] = {
             "delivered twice": lambda bench: self.deliver(bench, [e for e in self.events for _ in range(2)]),
             "delivered by replicas at once": lambda bench: self.befalls_each(bench, "at once"),
-            "a crash between the effect and its mark": lambda bench: self.befalls_each(bench, "crash", "deliver"),
+            "a crash between the effect and its mark": self.crash,
             "everything again a day later, newest first": self.again_late,
         }
         if self._declared.together is not None:
             found["all in one batch"] = self.together
         if self.is_tried_again:
-            found[LOST_ANSWER] = lambda bench: self.befalls_each(bench, "lose the answer")
+            found |= {way: partial(self.befalls_each, what=what) for way, what in TRIED_AGAIN.items()}
         return found
 
     def befall(self, bench: Workbench, event: Event, what: str) -> None:
-        """One thing happens to one event: `deliver`, `at once`, `crash`, `lose the answer`."""
+        """One thing happens to one event: `deliver`, `at once`, `crash`, or one of `TROUBLES`."""
         if not self._wants(bench, event):
             return
         match what:
@@ -299,8 +346,8 @@ class Stage:
                 bench.run_at_once(self._handler, event)
             case "crash":
                 bench.run_and_crash(self._handler, event)
-            case "lose the answer":
-                bench.run_and_lose_answers(self._handler, event, PATIENCE_S)
+            case _ if what in TROUBLES:
+                bench.run_in_trouble(self._handler, event, what, PATIENCE_S)
             case _:
                 bench.deliver(self._handler, event)
 
@@ -311,16 +358,23 @@ class Stage:
                 bench.deliver(self._handler, event)
         bench.wait(PATIENCE_S, self._handler)
 
+    def crash(self, bench: Workbench) -> None:
+        """A crash with each event, which comes again in another process."""
+        for event in self.events:
+            self.befall(bench, event, "crash")
+            with in_another_process(self._declared):
+                self.befall(bench, event, "deliver")
+        bench.wait(PATIENCE_S, self._handler)
+
     def together(self, bench: Workbench) -> None:
         """All of them at once, and everything that is tried again; they are taken one by one elsewhere."""
         bench.deliver_together(self._handler, self.events)
         bench.wait(PATIENCE_S, self._handler)
 
-    def befalls_each(self, bench: Workbench, *what: str) -> None:
-        """These things, in turn, to each event; and everything that is tried again."""
+    def befalls_each(self, bench: Workbench, what: str) -> None:
+        """This to each event; and everything that is tried again."""
         for event in self.events:
-            for one in what:
-                self.befall(bench, event, one)
+            self.befall(bench, event, what)
         bench.wait(PATIENCE_S, self._handler)
 
     def _wants(self, bench: Workbench, event: Event) -> bool:
@@ -374,19 +428,22 @@ def declaration(handler: Function) -> Handler:
     return found
 
 
-def _examples(handler: Handler) -> list[Event]:
-    """One of each type, about the same order, subscription or customer."""
+def _examples(handler: Handler, number: int) -> list[Event]:
+    """One of each type, about the same order, subscription or customer: the first, or another one."""
     with Workbench() as bench:
-        return [_example(bench, _example_type(pattern)) for pattern in handler.types]
+        made = [
+            _example(bench, _example_type(pattern), one) for one in range(1, number + 1) for pattern in handler.types
+        ]
+    return made[-len(handler.types) :]
 
 
-def _example(bench: Workbench, event_type: str) -> Event:
+def _example(bench: Workbench, event_type: str, number: int) -> Event:
     match about(event_type):
         case "customer":
-            return bench.event(event_type, customer="customer-1")
+            return bench.event(event_type, customer=f"customer-{number}")
         case "subscription_id":
-            return bench.event(event_type, subscription_id="subscription-1")
-    return bench.event(event_type, order_id="order-1")
+            return bench.event(event_type, subscription_id=f"subscription-{number}")
+    return bench.event(event_type, order_id=f"order-{number}")
 
 
 def _example_type(pattern: str) -> str:

@@ -43,18 +43,27 @@ class Running:
         return refuse(self.handler.name, what, place)
 
 
+MAY_LACK = ("GET", "HEAD", "OPTIONS", "DELETE")
+
+
 class Sent:
     """A request of a handler's, from where, and what became of it: the kit's `Pending` and `Response` write it."""
 
     def __init__(self, method: str, url: str) -> None:
         running = _running.get()
         self.text = f"{method} {url}"
+        self._may_lack = method in MAY_LACK
         self.is_sent = False
         self.status = 0
         self.is_looked_at = False
         self.place = running.place(sys._getframe()) if running is not None else None
         if running is not None:
             running.requests.append(self)
+
+    @property
+    def never_done(self) -> bool:
+        """Whether the answer cannot say that it is done. That it is not there may be an end of asking and removing."""
+        return self.status >= 500 or self.status in (401, 429) or (self.status == 404 and not self._may_lack)
 
 
 OWN_CLIENT = (
@@ -152,7 +161,7 @@ class Guard:
             place = sent.place or running.home.start
             if not sent.is_sent:
                 self.note(running.refuse(UNSENT.format(sent=sent.text), place))
-            elif (sent.status >= 500 or sent.status == 401) and not sent.is_looked_at:
+            elif sent.never_done and not sent.is_looked_at:
                 self.note(running.refuse(UNHEARD.format(status=sent.status, sent=sent.text), place))
 
     def _holds(self, running: Running, place: Place, seconds: float) -> None:

@@ -32,7 +32,7 @@ from consumer.plugin.options import names_in, options_model
 from consumer.testing.example_events import event_in, is_own, of_service, own
 from consumer.testing.ground import Ground
 from consumer.testing.guard import Guard
-from consumer.testing.mishaps import crashed, unheard
+from consumer.testing.mishaps import TROUBLES, crashed
 from consumer.testing.onwards import Emitted, emitted, next_due, publish_due
 from consumer.testing.outside import Outside
 from consumer.testing.payments_fake import PaymentsFake
@@ -218,20 +218,21 @@ class Workbench:
             self._watch(self._deliver(registry, [event]), self._work(registry, crash=True))
         self.clock.advance(max(CLAIM_LEASE_S, registry.handlers[0].retry.ceiling_s) + 1)
 
-    def run_and_lose_answers(self, handler: Function, event: Event, patience_s: float) -> None:
-        """Deliver an event to an effect handler; the answer to each of its requests is lost once, and it is tried
-        again, at most `patience_s` seconds later each time (see `unheard`)."""
+    def run_in_trouble(self, handler: Function, event: Event, what: str, patience_s: float) -> None:
+        """Deliver an event to an effect handler; each of its requests meets this trouble once (one of `TROUBLES`), and
+        it is tried again, at most `patience_s` seconds later each time."""
         registry = self._registry([handler])
         found = registry.handlers[0]
-        self.outside.lose_answers(found.retry.attempts - 1)
+        trouble, around = TROUBLES[what]
+        self.outside.begin_trouble(replace(trouble, at_most=found.retry.attempts - 1))
         self._wait(self._deliver(registry, [event]))
-        unlucky = Registry([unheard(found, self.outside)])
+        unlucky = Registry([around(found, self.outside)])
         for _ in range(found.retry.attempts):
             self._watch(self._work(unlucky))
             if not self._rows(select(RunRow).where(RunRow.__table__.c.status == RunStatus.RETRYING.value).limit(1)):
                 break
             self.clock.advance(patience_s)
-        self.outside.lose_answers(0)
+        self.outside.begin_trouble(None)
 
     def run_at_once(self, handler: Function, event: Event, times: int = 3) -> None:
         """Deliver an event several times at the same moment, as replicas that overlap do."""

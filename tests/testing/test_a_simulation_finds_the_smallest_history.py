@@ -13,7 +13,9 @@ from tests.testing import right_handlers, wrong_handlers
 
 # case: H11
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["no_key", "key_of_attempt", "last_row_wins"])
+@pytest.mark.parametrize(
+    "name", ["no_key", "key_of_attempt", "last_row_wins", "swallows_the_outage", "swallows_429", "first_attempt_only"]
+)
 def test_the_smallest_history_fails_when_it_is_pasted(name: str) -> None:
     function = getattr(wrong_handlers, name)
     found = simulate(function, runs=200, seed=7)
@@ -27,7 +29,7 @@ def test_the_smallest_history_fails_when_it_is_pasted(name: str) -> None:
 
 # case: H11
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ship", "keep", "put"])
+@pytest.mark.parametrize("name", ["ship", "ship_by_status", "two_calls", "keep", "put", "log"])
 def test_a_right_handler_passes(name: str) -> None:
     assert simulate(getattr(right_handlers, name), runs=15, seed=3) is None
 

@@ -240,7 +240,8 @@ def test_who_gives_up_when_the_answer_is_lost_is_judged_by_what_was_done() -> No
 def test_who_fails_on_its_second_attempt_is_found_out() -> None:
     @handles("fulfilment.requested", name="kit:second")
     async def second(event: Event, ctx: Context) -> None:
-        async with ctx.http.put(f"{URL}/1", json={}):
+        async with ctx.http.put(f"{URL}/1", json={}) as answer:
+            answer.raise_for_status()
             if ctx.attempt > 1:
                 raise KeyError("only the first attempt made it")
 

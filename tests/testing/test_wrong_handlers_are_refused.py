@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from consumer.plugin import Context, Event, declared, handles
-from consumer.testing import Answer, Workbench, assert_idempotent, assert_order_independent
+from consumer.testing import Answer, Request, Workbench, assert_idempotent, assert_order_independent
 from tests.testing import right_handlers, wrong_handlers
 from tests.testing.right_handlers import RIGHT
 
@@ -62,10 +63,19 @@ AT_START: dict[str, str] = {
     "key_of_the_clock": "the outside was told something else",
     "hears_and_goes_on": "succeeds although the outside answered 500",
     "hears_the_down_only": "succeeds although the outside answered 401",
+    "key_of_a_hash": "the outside was told something else",
     "remembers": "the outside was told less this time: what the handler keeps in its module",
     "hears_and_grants_all_the_same": "succeeds although the outside answered 500",
     "mistyped": "no event of type 'order.payed' is known; did you mean 'order.paid'?",
     "mistyped_wildcard": "did you mean 'subscription.*'?",
+    "swallows_the_outage": "succeeds although the outside refused the connection",
+    "swallows_the_time_out": "succeeds although the outside gave no answer in time",
+    "first_attempt_only": "the outside was told less than when all is well, and the run succeeded",
+    "swallows_429": "succeeds although the outside answered 429",
+    "swallows_4xx": "succeeds although the outside answered 404",
+    "one_key_for_all": "it sends one Idempotency-Key with two requests",
+    "key_of_the_customer": "it sends one Idempotency-Key with two requests",
+    "one_key_for_two_parcels": "it sends one Idempotency-Key with two requests",
     "answers": "a handler returns None, this one returned bool",
     "tells_nobody": "nothing to compare",
 }
@@ -98,6 +108,85 @@ def test_that_it_is_done_already_may_be_said() -> None:
     assert_idempotent(heard_before, given=lambda bench: setattr(bench.outside, "answer", lambda _: Answer(status=409)))
 
 
+# case: F30, H11
+def test_that_nobody_is_there_may_be_the_end_of_access() -> None:
+    @handles("access.revoked", name="right:shuts")
+    async def shuts(event: Event, ctx: Context) -> None:
+        async with ctx.http.put(f"https://shop.example/{event.customer}", json={"allowed": False}) as answer:
+            if answer.status != 404:
+                answer.raise_for_status()
+
+    @handles("access.revoked", name="right:removes")
+    async def removes(event: Event, ctx: Context) -> None:
+        async with ctx.http.delete(f"https://shop.example/{event.customer}") as answer:
+            if answer.status != 404:
+                answer.raise_for_status()
+
+    @handles("fulfilment.requested", name="right:clears-and-ships")
+    async def clears_and_ships(event: Event, ctx: Context) -> None:
+        async with ctx.http.delete(f"https://shop.example/cart/{event.order_id}") as answer:
+            if answer.status != 404:
+                answer.raise_for_status()
+        async with ctx.http.put(f"https://shop.example/{event.order_id}", json={}) as answer:
+            answer.raise_for_status()
+
+    for function in (shuts, removes, clears_and_ships):
+        assert_idempotent(function)
+
+
+# case: F30, H11
+def test_a_key_is_of_one_host_and_who_asks_whether_it_was_done_may_believe_the_answer() -> None:
+    @handles("fulfilment.requested", name="right:two-hosts")
+    async def two_hosts(event: Event, ctx: Context) -> None:
+        for url in ("https://shop.example/parcels", "https://mail.example/mails"):
+            headers = {"Idempotency-Key": ctx.idempotency_key}
+            async with ctx.http.post(url, json={"order": event.order_id, "to": url}, headers=headers) as answer:
+                answer.raise_for_status()
+
+    @handles("fulfilment.requested", name="right:asks")
+    async def asks(event: Event, ctx: Context) -> None:
+        headers = {"Idempotency-Key": ctx.idempotency_key}
+        try:
+            async with ctx.http.post("https://shop.example", json={"o": event.order_id}, headers=headers) as answer:
+                answer.raise_for_status()
+        except (aiohttp.ClientConnectionError, TimeoutError):
+            async with ctx.http.get(f"https://shop.example/{event.order_id}") as answer:
+                answer.raise_for_status()
+
+    def knows(bench: Workbench) -> None:
+        def answer(request: Request) -> Answer:
+            is_there = any(one.method == "POST" for one in bench.outside.requests)
+            return Answer(status=200 if request.method == "POST" or is_there else 404)
+
+        bench.outside.answer = answer
+
+    assert_idempotent(two_hosts)
+    assert_idempotent(asks, given=knows)
+
+
+# case: H11
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_what_is_swallowed_is_found_with_few_attempts_too(attempts: int) -> None:
+    def declared_so(function: Any) -> Any:
+        return handles("fulfilment.requested", name="wrong:few", attempts=attempts)(function)
+
+    with pytest.raises(AssertionError, match="although the outside refused the connection"):
+        assert_idempotent(declared_so(wrong_handlers.swallows_the_outage))
+
+
+# case: H11
+def test_a_second_attempt_that_does_nothing_is_found_with_any_client() -> None:
+    told: set[str] = set()
+
+    @handles("fulfilment.requested", name="wrong:first-by-its-own-client")
+    async def first(event: Event, ctx: Context) -> None:
+        if ctx.attempt == 1:
+            told.add(ctx.idempotency_key)
+
+    with pytest.raises(AssertionError, match="ended before it did anything, it is tried again: what `state` returns"):
+        assert_idempotent(first, state=lambda: set(told), reset=told.clear)
+
+
 # case: H11
 def test_who_fulfils_may_not_say_that_nobody_depends_on_it() -> None:
     assert_idempotent(wrong_handlers.hears_and_grants_all_the_same, best_effort=True)
@@ -108,7 +197,7 @@ def test_who_fulfils_may_not_say_that_nobody_depends_on_it() -> None:
 
 
 # case: H11
-@pytest.mark.parametrize("status", [500, 503, 401])
+@pytest.mark.parametrize("status", [500, 503, 401, 429, 404])
 def test_an_answer_that_never_says_that_it_is_done_is_looked_at(status: int, workbench: Workbench) -> None:
     workbench.outside.answer = lambda _: Answer(status=status)
     with pytest.raises(AssertionError, match=f"a {status} of POST .* counts as success, nobody looked at the answer"):

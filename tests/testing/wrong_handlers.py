@@ -221,3 +221,71 @@ async def wrong_sign(event: Event, ctx: Context) -> None:
     renews = event.received_at + timedelta(days=30)
     due = renews + timedelta(days=3)
     ctx.emit("kit.reminder_due", event.key, {"subscription_id": event.subscription_id}, not_before=due)
+
+
+@handles(PAID, name="wrong:swallows-the-outage")
+async def swallows_the_outage(event: Event, ctx: Context) -> None:  # wrong
+    try:
+        async with ctx.http.post(URL, json=body(event), headers={"Idempotency-Key": ctx.idempotency_key}) as answer:
+            answer.raise_for_status()
+    except aiohttp.ClientConnectionError:
+        ctx.log.warning("warehouse_is_away")
+
+
+@handles(PAID, name="wrong:swallows-the-time-out")
+async def swallows_the_time_out(event: Event, ctx: Context) -> None:  # wrong
+    try:
+        async with ctx.http.post(URL, json=body(event), headers={"Idempotency-Key": ctx.idempotency_key}) as answer:
+            answer.raise_for_status()
+    except TimeoutError:
+        ctx.log.warning("warehouse_is_slow")
+
+
+@handles(PAID, name="wrong:first-attempt-only")
+async def first_attempt_only(event: Event, ctx: Context) -> None:  # wrong
+    if ctx.attempt > 1:
+        return
+    async with ctx.http.post(URL, json=body(event), headers={"Idempotency-Key": ctx.idempotency_key}) as answer:
+        answer.raise_for_status()
+
+
+@handles(PAID, name="wrong:swallows-429")
+async def swallows_429(event: Event, ctx: Context) -> None:  # wrong
+    async with ctx.http.post(URL, json=body(event), headers={"Idempotency-Key": ctx.idempotency_key}) as answer:
+        if answer.status != 429:
+            answer.raise_for_status()
+
+
+@handles(PAID, name="wrong:swallows-4xx")
+async def swallows_4xx(event: Event, ctx: Context) -> None:  # wrong
+    async with ctx.http.post(URL, json=body(event), headers={"Idempotency-Key": ctx.idempotency_key}) as answer:
+        if answer.status >= 500 or answer.status in (401, 429):
+            answer.raise_for_status()
+
+
+@handles(PAID, name="wrong:one-key-for-all")
+async def one_key_for_all(event: Event, ctx: Context) -> None:  # wrong
+    async with ctx.http.post(URL, json=body(event), headers={"Idempotency-Key": "ship"}) as answer:
+        answer.raise_for_status()
+
+
+@handles(PAID, name="wrong:key-of-the-customer")
+async def key_of_the_customer(event: Event[FulfilmentRequested], ctx: Context) -> None:  # wrong
+    headers = {"Idempotency-Key": event.payload.customer or "nobody"}
+    async with ctx.http.post(URL, json=body(event), headers=headers) as answer:
+        answer.raise_for_status()
+
+
+@handles(PAID, name="wrong:one-key-for-two-parcels")
+async def one_key_for_two_parcels(event: Event, ctx: Context) -> None:  # wrong
+    for what in ("book", "gift"):
+        parcel = {**body(event), "what": what}
+        async with ctx.http.post(URL, json=parcel, headers={"Idempotency-Key": ctx.idempotency_key}) as answer:
+            answer.raise_for_status()
+
+
+@handles(PAID, name="wrong:key-of-a-hash")
+async def key_of_a_hash(event: Event, ctx: Context) -> None:  # wrong
+    headers = {"Idempotency-Key": str(hash(event.order_id))}
+    async with ctx.http.post(URL, json=body(event), headers=headers) as answer:
+        answer.raise_for_status()

@@ -68,8 +68,8 @@ def simulate_module(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Play handlers, each alone, under duplicates, reorderings, replicas at once, crashes, lost answers and late
-    events. Prints the smallest failing history as a test to paste, and exits 1."""
+    """Play handlers, each alone, under duplicates, reorderings, replicas at once, crashes, outages, lost answers and
+    late events. Prints the smallest failing history as a test to paste, and exits 1."""
     from consumer.cli.developing.simulating import processes, simulated  # the workbench: only who plays waits for it
     from consumer.testing.simulation import as_test
 

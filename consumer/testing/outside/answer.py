@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,3 +36,14 @@ class Answer:
     body: Any = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     error: Exception | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble:
+    """What a request that changes something meets: `instead` of its answer (None: nothing), and whether it `is_done`
+    (and recorded) all the same. `at_most` so many, each once: the same request again, whatever its headers, is
+    answered. Without it, all and always."""
+
+    instead: Callable[[Request], Answer | None]
+    is_done: bool = False
+    at_most: int | None = None

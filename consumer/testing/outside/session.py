@@ -14,7 +14,7 @@ from yarl import URL
 
 from consumer.plugin.http import WHY, loses_the_body
 from consumer.testing.guard import Sent
-from consumer.testing.outside.answer import Answer, Request
+from consumer.testing.outside.answer import Answer, Request, Trouble
 from consumer.testing.outside.bodies import recorded
 from consumer.testing.outside.response import Pending, Response, not_played
 
@@ -32,26 +32,24 @@ class Outside:
         self.requests: list[Request] = []
         self.answer: Callable[[Request], Answer] = lambda _: Answer()
         self._lock = threading.Lock()
-        self._may_lose = 0
-        self._lost: set[tuple[str, str, str]] = set()
+        self._trouble: Trouble | None = None
+        self._met: list[tuple[str, str, str]] = []
 
     @property
-    def lost(self) -> int:
-        """How many answers were lost since `lose_answers`."""
-        return len(self._lost)
+    def met(self) -> int:
+        """How many requests met trouble since `begin_trouble`."""
+        return len(self._met)
 
     @property
     def closed(self) -> bool:
         """Never: the session is the worker's."""
         return False
 
-    def lose_answers(self, at_most: int) -> None:
-        """From now on a request that changes something is done and recorded, but its answer is lost the first time it
-        is made: the handler gets a connection error. The same one again, whatever its headers, is answered. So many
-        answers in all; 0 ends it."""
+    def begin_trouble(self, trouble: Trouble | None) -> None:
+        """From now on a request that changes something meets this trouble; None ends it."""
         with self._lock:
-            self._may_lose = at_most
-            self._lost = set()
+            self._trouble = trouble
+            self._met = []
 
     def request(self, method: str, url: Any, **options: Any) -> Pending:
         """As `aiohttp.ClientSession.request`. Raises TypeError for an option that it has not."""
@@ -79,11 +77,10 @@ class Outside:
 
     async def _answered(self, request: Request, sent: Sent, options: Mapping[str, Any]) -> Response:
         with self._lock:
-            self.requests.append(request)
-            is_lost = self._loses(request)
-        if is_lost:
-            raise aiohttp.ServerDisconnectedError("the answer was lost")
-        answer = self.answer(request)
+            instead = self._instead(request)
+            if instead is None or (self._trouble is not None and self._trouble.is_done):
+                self.requests.append(request)
+        answer = instead or self.answer(request)
         if answer.error is not None:
             raise answer.error
         sent.status = answer.status
@@ -100,12 +97,18 @@ class Outside:
             response.raise_for_status()
         return response
 
-    def _loses(self, request: Request) -> bool:
+    def _instead(self, request: Request) -> Answer | None:
+        """What it gets in place of its answer, where it meets trouble."""
+        trouble = self._trouble
+        if trouble is None or request.method in SAFE:
+            return None
         same = (request.method, request.url, _text(request.body))
-        if request.method in SAFE or same in self._lost or len(self._lost) >= self._may_lose:
-            return False
-        self._lost.add(same)
-        return True
+        if trouble.at_most is not None and (same in self._met or len(self._met) >= trouble.at_most):
+            return None
+        instead = trouble.instead(request)
+        if instead is not None:
+            self._met.append(same)
+        return instead
 
     def get(self, url: Any, **options: Any) -> Pending:
         """As `aiohttp.ClientSession.get`."""
@@ -153,6 +156,19 @@ class Outside:
                 found.append(effect)
             seen.add(effect)
         return found
+
+    def mixed_up(self) -> tuple[str, str, str] | None:
+        """The first key under which one host was asked for two things, and both. It takes the second for the first."""
+        held: dict[tuple[str, str], str] = {}
+        for request in self.requests:
+            key = request.idempotency_key
+            if key is None or request.method in SAFE:
+                continue
+            asked = f"{request.method} {request.url} {_text(request.body)}"
+            before = held.setdefault((str(URL(request.url).origin()), key), asked)
+            if before != asked:
+                return key, before, asked
+        return None
 
     def final(self) -> dict[str, str]:
         """The last body that was PUT (or that it was deleted), per address: what the outside holds in the end."""
