@@ -103,10 +103,12 @@ class RollingDeploy:
         return found
 
     def _keep(self, kept: Sequence[Handler], told: Sequence[Version]) -> None:
-        absent = successors.without_forerunners(kept, told)
+        ours = [one for one in kept if one.name in self._left_out]  # installed beside what runs here: no other's name
+        others = successors.without_forerunners([one for one in kept if one.name not in self._left_out], told)
+        absent = [*ours, *others]
         instead = {
             one.name: mine
-            for one in absent
+            for one in others
             if (mine := [own for own in self._own.handlers if successors.stand_for_each_other(own, one, told)])
         }
         if (absent, instead) == (self._absent, self._registry.instead):

@@ -176,12 +176,13 @@ async def test_what_is_left_out_here_is_kept_while_another_worker_runs_it(sqlite
     assert await of(rollout, sqlite_ledger) == {}, "nobody has it: it is left out on purpose"
 
 
-# case: H7
-async def test_of_two_that_are_picked_by_settings_each_event_is_one_ones(sqlite_ledger: Database) -> None:
-    clock = DrivenClock()
-    await at_work(sqlite_ledger, clock, "old", SHIP)
+# case: H8
+async def test_what_is_split_over_workers_by_settings_is_all_done(sqlite_ledger: Database) -> None:
+    """Both are installed everywhere, so neither is the other under another name: a parcel, and its mail."""
+    clock, mail = DrivenClock(), a("shop:mail")
+    await at_work(sqlite_ledger, clock, "parcels", SHIP)
     clock.advance(60)
-    await at_work(sqlite_ledger, clock, "new", SEND)
-    assert await of(RollingDeploy(Registry([SEND], left_out=[SHIP]), clock), sqlite_ledger) == {
-        "shop:ship": "shop:send"
-    }
+    await at_work(sqlite_ledger, clock, "mails", mail)
+    for mine, theirs in ((SHIP, mail), (mail, SHIP)):
+        rollout = RollingDeploy(Registry([mine], left_out=[theirs]), clock)
+        assert await of(rollout, sqlite_ledger) == {theirs.name: None}
