@@ -65,6 +65,7 @@ _AWAY = Cause(
 )
 
 SAID_CHARS: Final = 200
+DEADLOCK: Final = "40P01"
 SAYS_WHICH: Final = ("08P01", "42501", "42P07")
 """Of these the server's own words tell what it is about: its limits and our tables by name, no value."""
 LOST: Final = "08"

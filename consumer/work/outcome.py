@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from consumer.causes import DEADLOCK
 from consumer.document import storable
 from consumer.errors import (
     ConsumerError,
@@ -31,7 +32,6 @@ LOOKED_AT_MAX_CHARS, NAMES_MAX = 16 * 1024, 500
 CODE_MAX_CHARS = 60
 TRACE_MAX_CHARS = 1200
 FRAMES_IN_FINGERPRINT = 3
-DEADLOCK: Final = "40P01"
 GAVE_WAY: Final = "handler_gave_way"
 GAVE_WAY_S: Final = 0.2
 DEADLOCKED: Final = "a deadlock: this transaction and another one waited for each other's rows"

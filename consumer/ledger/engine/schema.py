@@ -22,7 +22,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from consumer.causes import of_database
+from consumer.causes import DEADLOCK, of_database
 from consumer.errors import (
     ConsumerError,
     DatabaseShared,
@@ -41,7 +41,6 @@ from consumer.ledger.engine.shape import missing_of, refusal, require_utf8
 
 _LOCK = 0x7061795F636F6E73  # any fixed number: two upgrades at once wait for each other
 TRIES: Final = 10
-DEADLOCK: Final = "40P01"
 WAIT_S: Final = 1800
 """So long an upgrade waits for another: an index of a hundred million rows is made in minutes."""
 GONE_WITHIN_MS: Final = 5000
