@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from consumer.ledger.processes import Pulse
 from consumer.ledger.reading import observations
 from consumer.ledger.reading.observation import ObjectKind, Observation
 from consumer.ledger.rebuilding import past
+from consumer.plugin import Context, Event, handles
 from consumer.work.registry import load_registry
 from tests.access.test_rebuild import live_in, rebuild
 from tests.support.desk import Desk
@@ -239,6 +241,73 @@ async def test_a_merchants_projection(
     async with sqlite_ledger.reading() as session:
         found = await session.execute(text("SELECT key, times FROM rebuilt_tally ORDER BY key"))
         assert [tuple(row) for row in found] == [("order:A", 2), ("order:B", 1)]
+
+
+WRITER = """
+import counts
+from consumer.plugin import handles
+
+@handles("order.*", transactional=True, name="writer:tally")
+async def tally(event, ctx):
+    await counts.tally(event, ctx)
+
+@handles("order.*", name="writer:mail")
+async def mail(event, ctx):
+    pass
+"""
+
+
+# case: G9, H7
+async def test_what_a_handler_wrote_that_is_not_here_by_that_name_is_not_dropped(
+    sqlite_ledger: Database, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renamed without a mapping, left out, or another package's: its rows were gone, and the command content."""
+    source = PLUGIN.replace("rebuilt_tally", "counts_tally").replace("rebuilt:tally", "counts:count")
+    install_plugin(tmp_path, "counts", source)
+    install_plugin(tmp_path, "writer", WRITER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugin, writer = import_module("counts"), import_module("writer")
+    async with sqlite_ledger.engine.begin() as connection:
+        await connection.run_sync(plugin.Tally.__table__.create)
+
+    @handles("order.*", name="counts:sent")
+    async def sent(event: Event, ctx: Context) -> None:
+        """An effect, which nobody has any more."""
+
+    @handles("order.*", transactional=True, name="counts:tally")
+    async def tally(event: Event, ctx: Context) -> None:
+        await plugin.tally(event, ctx)
+
+    work = Workshop(sqlite_ledger, broker, [tally, sent, writer.tally, writer.mail])
+    await work.publish(order_paid(1, "A"), order_paid(2, "B"))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(8))
+    ledger = {"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"}
+
+    async def rebuilt(*words: str, code: int = 0, what: str = "all", more: Mapping[str, str] | None = None) -> Any:
+        asked = ("rebuild", what, "--yes", "--reason", "drift", "--table", "counts_tally", *words)
+        return await asyncio.to_thread(Desk({**ledger, **(more or {})}).ask, *asked, code=code)
+
+    async def times() -> list[int]:
+        async with sqlite_ledger.reading() as session:
+            return list(await session.scalars(text("SELECT times FROM counts_tally ORDER BY key")))
+
+    for more in ({}, {"CONSUMER_HANDLERS": "fulfilment,access,counts"}):
+        refused = await rebuilt(code=1, more=more)
+        assert "error[rebuild_differs]" in refused
+        assert "counts:tally" in refused
+        assert "counts:sent" not in refused, "an effect wrote nothing"
+        assert "writer:mail" not in refused
+        assert ("writer:tally" in refused) is bool(more)
+    assert await times() == [2, 2]
+    mapped = {"CONSUMER_RENAMED_HANDLERS": "counts:tally=counts:count"}
+    assert {one["is_same"] for one in (await rebuilt(more=mapped))["tables"]} == {True}
+    assert await times() == [2, 2]
+    assert "--without names a handler of which no run succeeded" in await rebuilt("--without", "no:body", code=2)
+    await rebuilt("--without", "counts:tally", "--without", "writer:tally", what="counts")
+    assert await times() == []
+    await rebuilt(more=mapped)
+    assert await times() == [2, 2], "its runs are still there: nothing was lost for good"
 
 
 KEEPER = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,8 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlmodel import SQLModel
 
 from consumer.console.checkouts import ACTOR, REGISTERED, Checkout, write_checkout
-from consumer.errors import NotFound, UsageError
+from consumer.errors import NotFound, RebuildDiffers, UsageError
 from consumer.ledger import Database
+from consumer.ledger.handling import handlers
+from consumer.ledger.rebuilding import past
 from consumer.plugin.options import options_for
 from consumer.replay.rebuild import Rebuild
 from consumer.work.registry import Registry
@@ -31,10 +33,12 @@ async def registered(session: AsyncSession, application: str, data: Mapping[str,
 
 
 def chosen(plugin: str, registry: Registry) -> list[str]:
-    """The plugins that a word on the command line means, in the order they are installed. Raises NotFound."""
+    """The plugins that a word on the command line means, in the order they are installed: `all` are those with tables,
+    and those with a transactional handler, which may write into another package's. Raises NotFound."""
     with_tables = [name for name in dict.fromkeys(one.plugin for one in registry.handlers) if tables_of(name, registry)]
     if plugin == ALL:
-        return with_tables
+        writers = {one.plugin for one in registry.handlers if one.transactional}
+        return [*with_tables, *sorted(writers - set(with_tables))]
     if plugin not in with_tables:
         raise NotFound("no such plugin with tables is installed", plugin=plugin[:100], known=", ".join(with_tables))
     if plugin in TOGETHER:
@@ -51,6 +55,34 @@ def not_here(registry: Registry) -> list[str]:
         *(f"{one.plugin} cannot be loaded (`consumer handlers list`)" for one in registry.broken),
         *(f"CONSUMER_HANDLERS leaves out handlers of {one}" for one in left_out),
     ]
+
+
+async def require_known(
+    session: AsyncSession, plugins: Sequence[str], registry: Registry, but: Collection[str] = ()
+) -> None:
+    """Whose runs succeeded is here, or wrote nothing: else what it wrote would be dropped, and derived by nobody. One
+    of those in `but` may be lost. Of the built-in plugins nobody else writes. Raises RebuildDiffers, UsageError."""
+    if set(plugins) <= set(TOGETHER):
+        return
+    rows = {row.name: row for row in await handlers.everyone(session)}
+    here = {one.name for one in registry.handlers}
+    elsewhere = {one.name: one for one in (*registry.absent, *registry.left_out)}
+    broken = {one.plugin for one in registry.broken}
+    done = set(await past.done_by(session))
+    if unknown := sorted(set(but) - done - here):
+        raise UsageError("--without names a handler of which no run succeeded", handlers=", ".join(unknown)[:500])
+    lost: list[str] = []
+    for name in done - here - set(but):
+        known = elsewhere.get(name) or rows.get(name)
+        may_be_broken = known.plugin in broken if known else bool(broken)  # then `all` is not all, and says so
+        if not may_be_broken and (known is None or known.transactional):
+            lost.append(name)
+    if lost:
+        raise RebuildDiffers(
+            "what these handlers wrote would be lost, as none of that name runs here: give their new names in "
+            "CONSUMER_RENAMED_HANDLERS, install them, let CONSUMER_HANDLERS have them, or say `--without NAME` of each "
+            "that wrote into no table, or whose rows may go", handlers=", ".join(sorted(lost)),
+        )  # fmt: skip
 
 
 def tables_of(plugin: str, registry: Registry) -> list[Table]:
@@ -70,21 +102,26 @@ def _is_within(module: str, root: str) -> bool:
 
 
 def rebuild_of(
-    plugins: Sequence[str], database: Database, registry: Registry, options: Mapping[str, Mapping[str, Any]]
+    plugins: Sequence[str],
+    database: Database,
+    registry: Registry,
+    options: Mapping[str, Mapping[str, Any]],
+    but: Collection[str] = (),
 ) -> Rebuild:
-    """What rebuilds these plugins. Raises UsageError for a table whose rows are of no application."""
+    """What rebuilds these plugins without the handlers `but`. Raises UsageError for a table whose rows are of no
+    application."""
     tables = list(dict.fromkeys(table for plugin in plugins for table in tables_of(plugin, registry)))
     for table in tables:
         if "application" not in table.c:
             raise UsageError("a table without the column `application` cannot be rebuilt", table=table.name)
-    handlers = [one for one in registry.handlers if one.plugin in plugins]
-    if not any(one.transactional for one in handlers):
+    played = [one for one in registry.handlers if one.plugin in plugins and one.name not in but]
+    if not any(one.transactional for one in played):
         raise UsageError("none of its handlers is transactional: nothing would derive its tables again")
     ours = [one for one in plugins if one in TOGETHER]
     return Rebuild(
         database,
-        handlers,
-        {one.name: options_for(one.function, options.get(one.plugin, {})) for one in handlers},
+        played,
+        {one.name: options_for(one.function, options.get(one.plugin, {})) for one in played},
         tables,
         honours=HONOURS if ours else {},
         at_once={(REGISTERED, ACTOR): registered} if ours else {},

@@ -10,7 +10,15 @@ from typing import Annotated
 import typer
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from consumer.app.commands.rebuilding import ALL, TOGETHER, chosen, not_here, rebuild_of, tables_of
+from consumer.app.commands.rebuilding import (
+    ALL,
+    TOGETHER,
+    chosen,
+    not_here,
+    rebuild_of,
+    require_known,
+    tables_of,
+)
 from consumer.app.options import require_options
 from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.consent import ReasonToAct, Yes, actor, checked_reason, consent
@@ -41,6 +49,10 @@ def rebuild(
         list[str] | None,
         typer.Option("--table", help="With --yes: a table of a plugin of your own that is meant; once for each."),
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", help="A handler whose rows may be lost, or that wrote none; once for each."),
+    ] = None,
     give_up: Annotated[
         bool,
         typer.Option("--give-up", help="With `all`: derive nothing, and let `work` begin with the tables as they are."),
@@ -55,7 +67,7 @@ def rebuild(
     database, which everybody has unless it was taken away."""
     settings = settings_for(Role.OPERATE)
     if give_up:
-        if plugin != ALL or dry_run:
+        if plugin != ALL or dry_run or without:
             raise UsageError("--give-up goes with `all` alone")
         reason = checked_reason(reason)
         consent("let `work` begin with tables that lack orders, gifts and holds which came in from archives?", yes=yes)
@@ -74,7 +86,9 @@ def rebuild(
     lacking = not_here(registry) if plugin == ALL else []
     is_whole = plugin == ALL and not lacking
     output = Output(as_json)
-    rebuilt = _rebuild(settings, registry, plugins, reason, is_whole=is_whole, dry_run=dry_run, say=output.line)
+    rebuilt = _rebuild(
+        settings, registry, plugins, reason, without=without or (), is_whole=is_whole, dry_run=dry_run, say=output.line
+    )
     found = run(rebuilt)
     output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found], "lacking": lacking})
     output.table(
@@ -108,6 +122,7 @@ async def _rebuild(
     plugins: Sequence[str],
     reason: str,
     *,
+    without: Sequence[str],
     is_whole: bool,
     dry_run: bool,
     say: Callable[[str], None],
@@ -127,10 +142,11 @@ async def _rebuild(
         async with database.reading() as session:
             if not dry_run:
                 await derivation.require_all_in(session)
+            await require_known(session, plugins, registry, without)
             owed = await derivation.marks(session)
             names = await each_of(session, EventRow.__table__.c.application)
         if plugins:
-            made = rebuild_of(plugins, database, registry, settings.handler_options)
+            made = rebuild_of(plugins, database, registry, settings.handler_options, without)
             for name in names:
                 found.extend(await made.run(name, dry_run=dry_run, noted=noted))
         if is_whole and not dry_run:

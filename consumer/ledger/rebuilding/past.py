@@ -70,6 +70,12 @@ async def require_bodies(session: AsyncSession, application: str, handlers: Coll
         raise BodiesArchived(files=len(archives), first=archives[0], last=archives[-1])
 
 
+async def done_by(session: AsyncSession) -> Sequence[str]:
+    """The handlers of runs that succeeded, of any application."""
+    names = select(_RUNS.c.handler).where(_RUNS.c.status == RunStatus.SUCCEEDED.value).distinct()
+    return (await session.scalars(names.order_by(_RUNS.c.handler))).all()
+
+
 async def noted_between(
     session: AsyncSession, application: str, handlers: Collection[str]
 ) -> tuple[datetime, datetime] | None:
