@@ -236,7 +236,7 @@ def _missed(row: Mapping[str, Any]) -> str:
         return ""
     count = _up_to(row["missed"], MISSED_MAX)
     cure = f"`{replay_command(row['name'])}` shows what acting on them would do"
-    return f"missed: {row['name']}: {count} event(s) from before it was there: {cure}"
+    return f"missed: {row['name']}: {count} event(s) from before it was there, or from while it was away: {cure}"
 
 
 def _up_to(count: int, most: int) -> str:

@@ -28,6 +28,8 @@ _QUARANTINE: Table = QuarantineRow.__table__
 
 COUNTED_MAX: Final = 10_000
 COUNTED_AT_ONCE: Final = 2_500
+AWAY_LOOKED_AT: Final = 1_000
+"""Of each handler that is there, so many of the newest events are asked whether it had them."""
 ACTIONS: Final[Mapping[str, Action]] = {
     RunStatus.DEAD: Action.RETRY,
     RunStatus.RETRYING: Action.HASTEN,
@@ -380,16 +382,22 @@ async def archived(session: AsyncSession, wanted: PlanFilter, types: Collection[
 async def missed(
     session: AsyncSession, handler: str, types: Collection[str], before: datetime | None, limit: int
 ) -> int:
-    """How many events of these types came before a handler was there (None: it never was) and have no run of it;
-    counted up to `limit`. History that was taken in without effects is not among them."""
+    """How many events of these types a handler never had: they came before it was there (None: it never was), or, of
+    the newest since, while it was away; counted up to `limit`. History that was taken in without effects is not among
+    them."""
     wanted = PlanFilter(handler=handler)
-    statement = _never_ran(wanted, types, limit)
+    boundary = None
     if before is not None:
         later = select(_EVENTS.c.seq).where(_EVENTS.c.received_at >= before).order_by(_EVENTS.c.received_at).limit(1)
         boundary = await session.scalar(later)
-        if boundary is not None:
-            statement = statement.where(_EVENTS.c.seq < boundary)
-    return len((await session.execute(statement)).all())
+    if boundary is None:
+        return len((await session.execute(_never_ran(wanted, types, limit))).all())
+    earlier = _never_ran(wanted, types, limit).where(_EVENTS.c.seq < boundary)
+    found = len((await session.execute(earlier)).all())
+    newest = select(_EVENTS.c.seq).where(_wants(wanted, types), _EVENTS.c.seq >= boundary)
+    first = await session.scalar(newest.order_by(_EVENTS.c.seq.desc()).offset(AWAY_LOOKED_AT - 1).limit(1))
+    away = _never_ran(wanted, types, limit - found).where(_EVENTS.c.seq >= (first or boundary))
+    return found + (len((await session.execute(away)).all()) if found < limit else 0)
 
 
 async def unproved(session: AsyncSession, event_id: str) -> str | None:

@@ -4,7 +4,7 @@ done under both names."""
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,12 +14,13 @@ from consumer.clock import DrivenClock
 from consumer.ledger import Database, processes
 from consumer.ledger.handling import handlers
 from consumer.ledger.handling.handlers import LIVE_S
+from consumer.ledger.plans import candidates
 from consumer.ledger.processes import BROKEN, HANDLERS, Pulse
 from consumer.plugin import Context, Event, Handler, handles
 from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, RollingDeploy
 from consumer.work.registry import BrokenPlugin, Registry
 from tests.support.ports import eventually
-from tests.work.workshop import Workshop, order_paid
+from tests.work.workshop import AT, Workshop, order_paid, service_event
 
 
 async def nothing(event: Event, ctx: Context) -> None:
@@ -186,3 +187,35 @@ async def test_what_is_split_over_workers_by_settings_is_all_done(sqlite_ledger:
     for mine, theirs in ((SHIP, mail), (mail, SHIP)):
         rollout = RollingDeploy(Registry([mine], left_out=[theirs]), clock)
         assert await of(rollout, sqlite_ledger) == {theirs.name: None}
+
+
+# case: H6, H8
+async def test_what_came_while_a_handler_was_away_is_counted_as_missed(sqlite_ledger: Database, broker: Broker) -> None:
+    @handles("order.paid", name="test:book")
+    async def book(event: Event, ctx: Context) -> None:
+        """Nothing."""
+
+    @handles("order.paid", name="test:other")
+    async def other(event: Event, ctx: Context) -> None:
+        """Nothing."""
+
+    async def missed(types: tuple[str, ...], since: datetime, limit: int = 100) -> int:
+        async with sqlite_ledger.reading() as session:
+            return await candidates.missed(session, "test:book", types, since, limit)
+
+    shop = Workshop(sqlite_ledger, broker, [book])
+    await shop.publish(order_paid(1))
+    async with shop.working():
+        await eventually(lambda: shop.count("test:book", "succeeded", 1))
+    shop.functions = [other]
+    await shop.publish(order_paid(2), order_paid(3), service_event("evt_4", "order.expired", "order-4"))
+    async with shop.working():
+        await eventually(lambda: shop.count("test:other", "succeeded", 2))
+    shop.functions = [book]
+    await shop.publish(order_paid(5))
+    async with shop.working():
+        await eventually(lambda: shop.count("test:book", "succeeded", 2))
+    for since in (AT, AT - timedelta(days=1), AT + timedelta(days=1)):
+        assert await missed(("order.paid",), since) == 2
+        assert await missed(("order.paid",), since, limit=1) == 1
+        assert await missed(("order.*",), since) == 3
