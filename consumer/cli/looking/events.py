@@ -109,7 +109,7 @@ def list_events(
     if is_more:
         output.line(more_line(limit))
     if not found.is_all:
-        output.line(f"only the newest {SEARCHED_MAX:,} were looked at; --since and --until look elsewhere")
+        output.line(f"only {SEARCHED_MAX:,} were looked at; --since and --until look elsewhere")
 
 
 @app.command()

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Executable, Row, Table, func, select, text
+from sqlalchemy import Column, ColumnElement, Executable, Row, Table, and_, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.columns import Given, among, unindexed
 from consumer.events import Event, Source, Trust
 from consumer.ledger.engine.chunks import CHUNK, matching, portions
 from consumer.ledger.engine.counting import COUNT_MAX, count_between, each_of, numbered
-from consumer.ledger.tables import EventRow, RunRow
+from consumer.ledger.handling import lanes
+from consumer.ledger.tables import EventRow, RunRow, RunStatus
 
 EventKey = tuple[str, str]
 """(application, event id)."""
 SEARCHED_MAX: Final = 100_000
-"""No search passes over more events than that."""
+"""No search passes over more events than that, or over more runs of a handler that wait."""
 
 _EVENTS: Table = EventRow.__table__
 _RUNS: Table = RunRow.__table__
@@ -31,6 +32,12 @@ _WHOLE = [_EVENTS.c[name] for name in (
 _NAMES = [column.name for column in _WHOLE]
 _TRUSTS = {one.value: one for one in Trust}
 _SOURCES = {one.value: one for one in Source}
+_WAITING: Final[Mapping[str, tuple[Column[Any], ...]]] = {
+    RunStatus.RETRYING: (_RUNS.c.next_at, _RUNS.c.seq),
+    RunStatus.PARKED: (_RUNS.c.application, _RUNS.c.key, _RUNS.c.seq),
+    RunStatus.DEAD: (_RUNS.c.seq,),
+}
+"""The states that have an index of their own, each with how that orders a handler's runs."""
 _RECEIVED_AT = unindexed(_EVENTS.c.received_at)
 _GIVEN = Given(_EVENTS, [*_NAMES, "recorded_at"], alike=["recorded_at"])
 
@@ -200,10 +207,13 @@ class _Walk:
 
 
 async def search(session: AsyncSession, wanted: EventFilter) -> Found:
-    """The newest events that fit, at most `limit`. Those of an id are all looked at; else the newest SEARCHED_MAX of
-    the time, or of the type, that is asked for."""
+    """The newest events that fit, at most `limit`. Those of an id are all looked at, and those with a run that waits or
+    is dead, however old; else the newest SEARCHED_MAX of the time, or of the type, that is asked for."""
     if wanted.keys is not None:
         return await _of_keys(session, wanted, wanted.keys)
+    has_id = (wanted.event_id, wanted.order_id, wanted.subscription_id) != (None, None, None)
+    if wanted.status is not None and wanted.status in _WAITING and not has_id:
+        return await _of_runs(session, wanted, RunStatus(wanted.status))
     walk = await _walk(session, wanted)
     passed_over = _passed_over(wanted, walk.by)
     end = await walk.end(session) if passed_over else None
@@ -221,6 +231,32 @@ async def _of_keys(session: AsyncSession, wanted: EventFilter, keys: Collection[
         of_key = select(EventRow).where(_EVENTS.c.key == key, _EVENTS.c.application == application, *rest)
         rows += (await session.scalars(of_key.order_by(_EVENTS.c.seq.desc()).limit(wanted.limit))).all()
     return Found(sorted(rows, key=lambda row: -row.seq)[: wanted.limit], is_all=True)
+
+
+async def _of_runs(session: AsyncSession, wanted: EventFilter, status: RunStatus) -> Found:
+    """From the runs that stand like this, handler by handler, along the index of those: behind them may lie any number
+    of events that are done with."""
+    stands = lanes.is_status(status)
+    named = [wanted.handler] if wanted.handler is not None else await each_of(session, _RUNS.c.handler, stands)
+    keys, is_all = set[EventKey](), True
+    for handler in named:
+        mine = [stands, _RUNS.c.handler == handler]
+        if wanted.application is not None:
+            mine.append(unindexed(_RUNS.c.application) == wanted.application)
+        if wanted.fingerprint is not None:
+            mine.append(_RUNS.c.fingerprint == wanted.fingerprint)
+        in_order = select(_RUNS.c.application, _RUNS.c.event_id, _RUNS.c.seq).where(*mine).order_by(*_WAITING[status])
+        is_all = is_all and (await session.execute(in_order.offset(SEARCHED_MAX).limit(1))).first() is None
+        some = in_order.limit(SEARCHED_MAX).subquery()
+        event = and_(_EVENTS.c.application == some.c.application, _EVENTS.c.id == some.c.event_id)
+        rest = _passed_over(replace(wanted, handler=None, status=None, fingerprint=None), ("application",))
+        fits = select(_EVENTS.c.id).where(event, *rest).limit(1).scalar_subquery().is_not(None)
+        newest = select(some.c.application, some.c.event_id).where(fits).order_by(some.c.seq.desc())
+        keys |= {(name, id_) for name, id_ in await session.execute(newest.limit(wanted.limit))}
+    rows: list[EventRow] = []
+    for these in _these(keys):
+        rows += (await session.scalars(select(EventRow).where(these))).all()
+    return Found(sorted(rows, key=lambda row: -row.seq)[: wanted.limit], is_all=is_all)
 
 
 async def _walk(session: AsyncSession, wanted: EventFilter) -> _Walk:

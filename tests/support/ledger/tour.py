@@ -202,7 +202,9 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
         for given in (
             {}, {"event_id": "evt_5"}, {"order_id": "order-6"}, {"subscription_id": "sub_1"}, {"type": "order.paid"},
             {"application": "default", "order_id": "order-6", "handler": HANDLER}, {"since": AT, "until": NOW},
-            {"handler": HANDLER, "status": "succeeded"}, {"status": "dead"}, {"type": "order.*", "until": NOW},
+            {"handler": HANDLER, "status": "succeeded"}, {"status": "dead"}, {"status": "retrying"},
+            {"status": "parked", "type": "order.paid", "application": "default", "since": AT},
+            {"type": "order.*", "until": NOW},
             {"handler": HANDLER, "type": "order.paid"}, {"fingerprint": "a" * 16, "type": "order.paid"},
             {"keys": (("default", "order:order-5"), ("default", "order:order-6")), "handler": HANDLER},
         )

@@ -50,7 +50,7 @@ def ids(found: Found) -> list[str]:
 
 
 async def test_it_ends_and_says_so(stored: Database) -> None:
-    found = await search(stored, EventFilter(status="dead"))
+    found = await search(stored, EventFilter(status="skipped"))
     assert (ids(found), found.is_all) == ([], False)
 
 
@@ -69,6 +69,36 @@ async def test_a_type_and_an_id_are_found_however_old(stored: Database) -> None:
         assert (ids(found), found.is_all) == (["evt_2", "evt_1"], True)
     found = await search(stored, EventFilter(event_id="evt_1", handler=facts.HANDLER, status="dead"))
     assert (ids(found), found.is_all) == (["evt_1"], True)
+
+
+# case: O5
+@pytest.mark.parametrize("status", [RunStatus.RETRYING, RunStatus.PARKED, RunStatus.DEAD])
+async def test_what_waits_is_found_however_many_came_since(stored: Database, status: RunStatus) -> None:
+    """`status` says that this list names what an order waits for: it named none beside 100,000 newer events."""
+    waiting = [facts.run(1, handler="shop:mail", status=status, blocking=False, due_s=9)]
+    waiting += [facts.run(number, handler="shop:book", status=status, blocking=False) for number in (1, 2, 4)]
+    async with stored.transaction() as session:
+        await runs.add(session, waiting, facts.NOW)
+    for given, found in (
+        ({}, ["evt_4", "evt_2", "evt_1"]),
+        ({"limit": 2}, ["evt_4", "evt_2"]),
+        ({"handler": "shop:mail"}, ["evt_1"]),
+        ({"application": "default", "type": "order.expired"}, ["evt_2", "evt_1"]),
+        ({"type": "order.*", "until": facts.later(9)}, ["evt_4", "evt_2", "evt_1"]),
+        ({"since": facts.later(2), "until": facts.later(4)}, ["evt_2"]),
+        ({"fingerprint": "a" * 16}, []),
+        ({"application": "other"}, []),
+    ):
+        told = await search(stored, EventFilter(status=status, **given))
+        assert (ids(told), told.is_all) == (found, True), given
+
+
+async def test_of_very_much_that_waits_it_says_so(stored: Database) -> None:
+    behind = [facts.run(one, handler="shop:book", status=RunStatus.RETRYING, due_s=one) for one in range(1, 13)]
+    async with stored.transaction() as session:
+        await runs.add(session, behind, facts.NOW)
+    found = await search(stored, EventFilter(status="retrying"))
+    assert (len(found.rows), found.is_all) == (MAX, False)
 
 
 async def test_enough_is_enough(stored: Database) -> None:
