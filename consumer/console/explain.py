@@ -330,8 +330,8 @@ async def _handed_on(
 
 
 async def _failure(session: AsyncSession, row: Mapping[str, Any]) -> Entry:
-    """Why a run failed last, and in which line of its author's; nothing of one that did not."""
-    if not row["attempts"] or row["code"] is None:
+    """Why a run failed last, or asked for later, and in which line of its author's; nothing of one that did neither."""
+    if row["code"] is None:
         return {}
     traces = await traces_of(session, row["application"], row["event_id"])
     return {"error": row["code"], "reason": row["reason"], "place": place_in(traces.get(row["handler"]))}

@@ -294,6 +294,20 @@ async def test_a_customer_of_many_orders_is_told_what_waits_of_any_of_them(datab
     answer(found)
 
 
+async def test_a_run_that_asked_for_later_says_why(sqlite_ledger: Database, projections: Projections) -> None:
+    """It costs no attempt, so that none is counted: its reason was left out."""
+    # case: A50
+    await projections.feed(said("order.paid", "evt_1", order_id="A1", amount="9"))
+    run = Run(application="default", event_id="evt_1", handler="shop:told", seq=1, key="order:A1", blocking=True,
+              status=RunStatus.RETRYING, next_at=START, code="retry_later", reason="no shelf is free")  # fmt: skip
+    async with sqlite_ledger.transaction() as session:
+        await runs.add(session, [run], START)
+    async with sqlite_ledger.reading() as session:
+        found = await explain_order(session, "default", "A1")
+    [told] = [one for one in found["next"] if one["code"] == "run.retrying"]
+    assert (told["error"], told["reason"]) == ("retry_later", "no shelf is free")
+
+
 async def failed(database: Database, key: str) -> None:
     """A run of this key that is dead."""
     run = Run(application="default", event_id="evt_x", handler="shop:told", seq=1, key=key, blocking=True,

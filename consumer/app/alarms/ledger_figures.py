@@ -5,7 +5,7 @@ ledger is; and what else `status` says of the ledger's figures."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -14,7 +14,7 @@ from consumer.clock import Clock, is_set_within
 from consumer.console.alarms import standing
 from consumer.console.alarms.late_decisions import late_decisions
 from consumer.console.alarms.queues import queues
-from consumer.console.alarms.unfulfilled import unfulfilled
+from consumer.console.alarms.unfulfilled import orders_of, unfulfilled
 from consumer.console.alarms.unread import overdue
 from consumer.ledger import Database, health, processes
 from consumer.ledger.engine.database_time import shared_time
@@ -71,11 +71,10 @@ class LedgerFigures:
         )
 
     async def _look_at_orders(self, session: AsyncSession) -> None:
-        counts, ages = Counter[tuple[str, ...]](), defaultdict[tuple[str, ...], float](float)
-        for waiting in await unfulfilled(session):
-            counts[waiting.application,] += waiting.count
+        found, ages = await unfulfilled(session), defaultdict[tuple[str, ...], float](float)
+        for waiting in found:
             ages[waiting.application,] = max(ages[waiting.application,], waiting.age_s(self._clock.now()))
-        self._unfulfilled.show(counts)
+        self._unfulfilled.show({(application,): count for application, count in orders_of(found).items()})
         self._unfulfilled_seconds.show(ages)
 
     async def _look_at_findings(self, session: AsyncSession) -> None:

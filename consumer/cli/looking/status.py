@@ -98,7 +98,7 @@ def document(found: Look) -> dict[str, Any]:
         "findings": [{"grade": f.grade.name.lower(), "code": f.code, "text": f.text} for f in found.findings],
         "processes": [asdict(one) for one in found.processes],
         "groups": [asdict(one) for one in found.groups],
-        "unfulfilled": [asdict(one) for one in found.waiting],
+        "unfulfilled": [one.document() for one in found.waiting],
         "held": [asdict(one) for one in found.held],
         "reading": [asdict(one) for one in found.reading],
         "unread": [asdict(one) for one in found.lost],

@@ -7,8 +7,9 @@ projection that fulfils handed it on by) is not done, and when no handler that f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -39,12 +40,18 @@ OBSERVES = "fulfilment:order_observed"
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """So many orders of one application wait for one reason, the oldest of them since `oldest_at`."""
+    """So many orders of one application wait for one reason, the oldest of them since `oldest_at`. `events`: those by
+    which they wait, where the same may wait for another reason, too."""
 
     application: str
     reason: str
     count: int
     oldest_at: datetime
+    events: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def document(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {name: getattr(self, name) for name in ("application", "reason", "count", "oldest_at")}
 
     def age_s(self, now: datetime) -> float:
         """For how long the oldest waits. Where that is far from now it is late, also by a time that is to come: a clock
@@ -79,6 +86,15 @@ async def unfulfilled(session: AsyncSession) -> list[Waiting]:
     return sorted([*found, *await _unfinished(session)], key=lambda one: (one.application, one.reason))
 
 
+def orders_of(waiting: Iterable[Waiting]) -> Counter[str]:
+    """Application to how many orders, each once: one handler's run may be dead, and another's retrying. Pure."""
+    found, events = Counter[str](), dict[str, set[str]]()
+    for one in waiting:
+        found[one.application] += 0 if one.events else one.count
+        events.setdefault(one.application, set()).update(one.events)
+    return found + Counter({application: len(ids) for application, ids in events.items()})
+
+
 def _held() -> Select[Any]:
     columns = (ORDERS.c.application, func.count(), func.min(ORDERS.c.paid_at))
     return select(*columns).where(text("hold IS NOT NULL")).group_by(ORDERS.c.application)
@@ -107,7 +123,7 @@ async def _unfinished(session: AsyncSession) -> list[Waiting]:
                 ids.add(event_id)
                 times.append(at)
     return [
-        Waiting(application=application, reason=status, count=len(ids), oldest_at=min(times))
+        Waiting(application=application, reason=status, count=len(ids), oldest_at=min(times), events=frozenset(ids))
         for (application, status), (ids, times) in found.items()
     ]
 

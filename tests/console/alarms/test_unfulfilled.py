@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from consumer.app.upkeep.taking import move_on
 from consumer.console.alarms import taken
 from consumer.console.alarms import unfulfilled as unfulfilled_
-from consumer.console.alarms.unfulfilled import OBSERVES, PROVES, longest_held, unfulfilled
+from consumer.console.alarms.unfulfilled import OBSERVES, PROVES, longest_held, orders_of, unfulfilled
 from consumer.console.explain import explain_order
 from consumer.events import Trust
 from consumer.ledger import Database
@@ -72,6 +72,20 @@ async def test_from_unsent_to_no_handler_to_done(database: Database) -> None:
     await ran(database, "A1", "succeeded")
     await ran(database, "A2", "succeeded", "skipped")
     assert await waiting(database) == {}
+
+
+async def test_an_order_that_waits_for_two_reasons_is_one_order(database: Database) -> None:
+    """Its parcel is retrying, and its mail is dead: the metric said two orders."""
+    # case: O5
+    orders = Projections(database, MODULE, options={"matching": "off"})
+    await orders.feed(*(said("order.paid", f"evt_{one}", trust=Trust.READ, order_id=one) for one in ("A1", "A2")))
+    await orders.relay()
+    await ran(database, "A1", "retrying", "dead")
+    await ran(database, "A2", "retrying")
+    async with database.reading() as session:
+        found = await unfulfilled(session)
+    assert {one.reason: one.count for one in found} == {"retrying": 2, "dead": 1}
+    assert orders_of(found) == {"default": 2}
 
 
 async def test_history_that_a_seed_took_in_waits_for_no_handler(database: Database) -> None:
