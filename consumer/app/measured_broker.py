@@ -98,10 +98,13 @@ class MeasuredBroker:
         *,
         on_assigned: AssignmentListener | None = None,
         on_revoked: AssignmentListener | None = None,
+        on_replaced: AssignmentListener | None = None,
         drain_s: float = 20.0,
     ) -> Subscription:
         """See Broker."""
-        return self._broker.subscribe(topics, group, on_assigned=on_assigned, on_revoked=on_revoked, drain_s=drain_s)
+        return self._broker.subscribe(
+            topics, group, on_assigned=on_assigned, on_revoked=on_revoked, on_replaced=on_replaced, drain_s=drain_s
+        )
 
     async def check(self) -> bool:
         """See Broker."""

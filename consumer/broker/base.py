@@ -202,10 +202,15 @@ class Broker(Protocol):
         *,
         on_assigned: AssignmentListener | None = None,
         on_revoked: AssignmentListener | None = None,
+        on_replaced: AssignmentListener | None = None,
         drain_s: float = 20.0,
     ) -> Subscription:
         """A new member of `group`, not started. `on_revoked` is awaited before the partitions go to another member,
-        for at most `drain_s`; a new group starts at the oldest record."""
+        for at most `drain_s`; a new group starts at the oldest record.
+
+        `on_replaced` is awaited in a `poll`, which raises what it raises, where the log has lost records that the group
+        had read and committed, however far it has grown again: other records stand there now. The group goes back to
+        the oldest record of those partitions, so that it skips none; what comes again it has seen."""
         ...
 
     async def check(self) -> bool:

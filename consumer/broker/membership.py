@@ -22,6 +22,7 @@ class Membership:
     group: str
     on_assigned: AssignmentListener | None = None
     on_revoked: AssignmentListener | None = None
+    on_replaced: AssignmentListener | None = None
     drain_s: float = 20.0
     heartbeat_s: float
     session_s: float
@@ -33,6 +34,11 @@ class Membership:
     async def revoked(self, partitions: Iterable[Partition]) -> None:
         """Await `on_revoked`, bounded; its failure is its own and must not stop the rebalance."""
         await self._tell(self.on_revoked, partitions)
+
+    async def replaced(self, partitions: Iterable[Partition]) -> None:
+        """Await `on_replaced`. What it raises goes on: these are told again."""
+        if self.on_replaced is not None:
+            await self.on_replaced(frozenset(partitions))
 
     async def _tell(self, listener: AssignmentListener | None, partitions: Iterable[Partition]) -> None:
         if listener is None:

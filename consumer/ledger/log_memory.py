@@ -12,6 +12,7 @@ import orjson
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.events import parse_time
+from consumer.ledger import log_positions
 from consumer.ledger.reading import key_values
 
 
@@ -55,6 +56,14 @@ async def load(session: AsyncSession, topic: str) -> TopicMemory:
         replaced_at=parse_time(state.get("replaced_at")),
         owes=bool(state.get("owes")),
     )
+
+
+async def note_replaced(session: AsyncSession, topic: str, now: datetime) -> None:
+    """Who reads it found that it has lost its end, and may have grown again: what it is from now on is learned by the
+    next look, and offsets mean other records."""
+    memory = await load(session, topic)
+    await keep(session, replace(memory, ends=(), replaced_at=now, owes=True))
+    await log_positions.forget(session, topic)
 
 
 async def keep(session: AsyncSession, memory: TopicMemory) -> None:

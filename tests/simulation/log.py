@@ -345,11 +345,12 @@ class Client(Broker):
         *,
         on_assigned: AssignmentListener | None = None,
         on_revoked: AssignmentListener | None = None,
+        on_replaced: AssignmentListener | None = None,
         drain_s: float = 20.0,
     ) -> Any:
         """See the Protocol."""
         told: dict[str, Callable[[frozenset[Partition]], Awaitable[None]] | None] = {
-            "on_assigned": on_assigned, "on_revoked": on_revoked,
+            "on_assigned": on_assigned, "on_revoked": on_revoked, "on_replaced": on_replaced,
         }  # fmt: skip
         membership = Membership(
             topics=tuple(topics), group=group, drain_s=drain_s, heartbeat_s=1.0, session_s=SESSION_S, **told

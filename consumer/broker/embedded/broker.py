@@ -166,6 +166,7 @@ class EmbeddedBroker:
         *,
         on_assigned: AssignmentListener | None = None,
         on_revoked: AssignmentListener | None = None,
+        on_replaced: AssignmentListener | None = None,
         drain_s: float = 20.0,
     ) -> EmbeddedSubscription:
         """See the Protocol."""
@@ -179,6 +180,7 @@ class EmbeddedBroker:
             group=group,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
+            on_replaced=on_replaced,
             drain_s=drain_s,
             heartbeat_s=self._heartbeat_s,
             session_s=self._session_s,

@@ -158,6 +158,7 @@ class KafkaBroker:
         *,
         on_assigned: AssignmentListener | None = None,
         on_revoked: AssignmentListener | None = None,
+        on_replaced: AssignmentListener | None = None,
         drain_s: float = 20.0,
     ) -> KafkaSubscription:
         """See the Protocol. Assignments are eager: at each rebalance all partitions are revoked, then given anew."""
@@ -168,6 +169,7 @@ class KafkaBroker:
             group=group,
             on_assigned=on_assigned,
             on_revoked=on_revoked,
+            on_replaced=on_replaced,
             drain_s=drain_s,
             heartbeat_s=self._heartbeat_s,
             session_s=self._session_s,

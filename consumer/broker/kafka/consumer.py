@@ -8,6 +8,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.client import ConnectionGroup
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.protocol.fetch import FetchRequest
 
@@ -27,6 +28,7 @@ END_WITHIN_S = 1.0
 
 OnGain = Callable[[Iterable[TopicPartition]], Awaitable[None]]
 OnLose = Callable[[], Awaitable[None]]
+OnOther = Callable[[], None]
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -59,13 +61,15 @@ async def open_consumer(
     *,
     on_gain: OnGain,
     on_lose: OnLose,
+    on_other: OnOther,
     rebalance_s: float,
     heartbeat_s: float,
     session_s: float,
     any_names: bool,
 ) -> tuple[Any, Listener]:
     """A consumer that has joined its group. `rebalance_s` is how long the others wait for this member to drain.
-    `any_names`: it reads headers whose names are not UTF-8, too.
+    `any_names`: it reads headers whose names are not UTF-8, too. `on_other` is called where a partition is fetched over
+    another connection than before, before anything of that is handed out: its server may have begun anew meanwhile.
 
     Raises BrokerUnavailable when the group cannot be joined in that time and some.
     """
@@ -89,7 +93,7 @@ async def open_consumer(
         fetch_max_wait_ms=int(FETCH_WAIT_S * 1000),
     )
     ask_calmly(consumer._client)
-    _fetch_calmly(consumer._client)
+    _fetch_calmly(consumer._client, on_other)
     if any_names:
         read_any_names(consumer._client)
     listener = Listener(on_gain, on_lose)
@@ -107,14 +111,22 @@ async def open_consumer(
     return consumer, listener
 
 
-def _fetch_calmly(client: Any) -> None:
+def _fetch_calmly(client: Any, on_other: OnOther) -> None:
     """From now on aiokafka's network client waits a moment where a broker refuses to give a partition, and asks who
     leads it. It fetches again as soon as it is answered, from the same one, for up to a minute (case O9)."""
     send = client.send
+    over: dict[tuple[str, int], Any] = {}
 
     async def sent(node: Any, request: Any, **how: Any) -> Any:
         response = await send(node, request, **how)
-        if isinstance(request, FetchRequest) and any(code for _, parts in response.topics for _, code, *_ in parts):
+        if not isinstance(request, FetchRequest):
+            return response
+        connection = client._conns.get((node, ConnectionGroup.DEFAULT))
+        fetched = {(topic, number): connection for topic, parts in response.topics for number, *_ in parts}
+        if any(over.get(spot, connection) is not connection for spot in fetched):
+            on_other()
+        over.update(fetched)
+        if any(code for _, parts in response.topics for _, code, *_ in parts):
             client.force_metadata_update()
             await asyncio.sleep(REFUSED_WAIT_S)
         return response

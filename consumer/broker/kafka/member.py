@@ -15,7 +15,7 @@ from consumer.broker.kafka.causes import broker_error
 from consumer.broker.kafka.connection import KafkaConnection, end, given_up
 from consumer.broker.kafka.consumer import JOIN_SLACK_S, REBALANCE_SLACK_S, Listener, open_consumer
 from consumer.broker.kafka.header_names import is_unreadable_name
-from consumer.broker.kafka.progress import Progress, stored_at
+from consumer.broker.kafka.progress import Marks, Progress, mark_of, stored_at
 from consumer.broker.membership import Membership
 from consumer.clock import Clock, is_set_within
 from consumer.errors import BrokerError, BrokerUnavailable, again
@@ -55,12 +55,20 @@ class KafkaSubscription:
         self._unsure: frozenset[Partition] = frozenset()
         """Partitions of which it is not known whether the group's offset was set back; this member reads on from where
         it was."""
+        self._doubted: frozenset[Partition] = frozenset()
+        """Partitions of which it is to be asked whether the log still has the place where they are read on."""
+        self._proofs: dict[Partition, tuple[int, str]] = {}
+        """Where they are read on, and the mark of the record before, which is read first: with it, it is the log it
+        was."""
+        self._lost: frozenset[Partition] = frozenset()
+        """Partitions whose end the log has lost: another record came first. They are read from their beginning."""
         self._any_names = False
         """Whether a header was met whose name is not UTF-8: consumers that are made from then on read such names."""
         self._reading = False
         self._epoch = 0
         self._clock = clock
         self._progress = Progress(clock)
+        self._marks = Marks()
         self._pulling: asyncio.Task[Pulled] | None = None
         self._change = asyncio.Event()
         self._alarm = asyncio.Event()
@@ -129,6 +137,9 @@ class KafkaSubscription:
                         raise again(self._refused)
                     return ()
                 continue
+            if self._reading and (self._doubted or self._lost):
+                await self._examine(consumer)
+                continue
             if self._pulling is None:
                 self._pulling = asyncio.create_task(self._pull(consumer, max_records, max(0.0, left_s)))
             pulling = self._pulling
@@ -138,6 +149,8 @@ class KafkaSubscription:
                 return ()
             if not self._reading and _holds_records(pulling):
                 continue  # `on_assigned` has not returned yet
+            if self._reading and self._doubted:
+                continue  # what it brought may lie in another log
             if pulling is not self._pulling:
                 continue  # the consumer was replaced meanwhile
             self._pulling = None
@@ -168,13 +181,88 @@ class KafkaSubscription:
             if not messages:
                 continue
             partition = Partition(spot.topic, spot.partition)
+            if not self._follow(partition, messages[0]):
+                continue
+            if messages[0].offset < self._proofs.pop(partition, (0, ""))[0]:
+                messages = messages[1:]
+            if not messages:
+                continue
             taken = [_record(partition, message, self._clock) for message in messages]
             records += taken
             published_ms = int(taken[0].published_at.timestamp() * 1000)
             self._progress.delivered(partition, messages[0].offset, published_ms, messages[-1].offset + 1)
+            self._marks.delivered(partition, messages[-1])
         if records:
             self._moved_at = asyncio.get_running_loop().time()
         return records
+
+    # --- whether it is the log it was ------------------------------------------------------------------------
+
+    def _follow(self, partition: Partition, first: Any) -> bool:
+        """Whether what begins with this one follows what was read of the partition. Else the log has lost its end, and
+        may have grown again."""
+        place = self._proofs.get(partition)
+        if place is None or (first.offset == place[0] - 1 and mark_of(first) == place[1]):
+            return True
+        self._lost |= {partition}
+        return False
+
+    async def _examine(self, consumer: Any) -> None:
+        """Ask of the doubted partitions whether the log reaches where they are read on; it is read there once more from
+        the record before. Where it does not, or has another record there, it has lost its end: whoever reads is told,
+        and the group goes back to the beginning. Raises as `poll`, and what `on_replaced` raises: the next does it."""
+        owned, doubted = self._owned, self._doubted & self._owned
+        spots = {one: _spot(one) for one in doubted | self._lost}
+        self._doubted = frozenset()
+        try:
+            async with self._asking(STANDS_WITHIN_S, "the broker did not tell how far the log goes"):
+                starts, ends, stored = await asyncio.gather(  # at once: each waits for a fetch that is under way
+                    consumer.beginning_offsets(list(spots.values())),
+                    consumer.end_offsets(list(spots.values())),
+                    consumer._coordinator.fetch_committed_offsets(list(spots.values())),
+                )
+            places = {one: self._marks.last(one) or _place(stored.get(spots[one])) for one in doubted}
+            lost = self._lost | {one for one, (offset, _) in places.items() if offset > ends[spots[one]]}
+            if lost:
+                await self._membership.replaced(lost)
+                async with self._asking(STANDS_WITHIN_S, "the group was not set back"):
+                    await consumer.commit({spots[one]: starts[spots[one]] for one in lost})
+            if self._pulling is not None:
+                await asyncio.wait({self._pulling})  # what it brings may lie elsewhere
+        except (CommitFailedError, IllegalStateError):
+            return  # the group has rebalanced: whoever has them now asks
+        except BaseException:
+            self._doubted |= doubted
+            raise
+        if owned is not self._owned:
+            return
+        self._lost -= lost
+        self._reads_on(consumer, {one: starts[spots[one]] for one in lost})
+        moved = {spots[one] for one in lost}
+        for one, (offset, mark) in places.items():
+            is_there = bool(mark) and offset > starts[spots[one]]
+            if one not in lost and (is_there or self._marks.last(one) is not None):
+                self._proofs.pop(one, None)
+                if is_there:
+                    self._proofs[one] = (offset, mark)
+                consumer.seek(spots[one], offset - 1 if is_there else offset)  # what was fetched ahead comes again
+                moved.add(spots[one])
+        if self._pulling is not None:
+            self._pulling = asyncio.create_task(_without(self._pulling, moved))
+
+    def _reads_on(self, consumer: Any, places: Mapping[Partition, int]) -> None:
+        """The group was set back to these places, and this member reads on from there."""
+        for partition, offset in places.items():
+            consumer.seek(_spot(partition), offset)
+            self._progress.rewound(partition, offset)
+            self._proofs.pop(partition, None)
+        self._marks.forget(places)
+
+    def _doubt(self) -> None:
+        """A server may have begun anew, without the end of what it had."""
+        self._doubted = self._owned
+
+    # --- where the group stands ------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[Partition, int], timeout_s: float = 10.0) -> frozenset[Partition]:
         """See the Protocol. An offset never goes back: a lower one than stored counts as stored."""
@@ -187,12 +275,15 @@ class KafkaSubscription:
                 await self._learn(consumer, mine)
                 wanted = {spot: offset for spot, offset in mine.items() if self._progress.advances(spot, offset)}
                 if wanted and owned is self._owned:
-                    await consumer.commit({_spot(partition): offset for partition, offset in wanted.items()})
+                    marked = {_spot(one): (offset, self._marks.at(one, offset)) for one, offset in wanted.items()}
+                    await consumer.commit(marked)
             except (CommitFailedError, IllegalStateError):
                 return frozenset()  # normal: the group has rebalanced, the new owner reads them again
         if owned is not self._owned:
             return frozenset()
         self._progress.committed(wanted)
+        for partition, offset in wanted.items():
+            self._marks.committed(partition, offset)
         return frozenset(mine)
 
     async def stands(self) -> Mapping[Partition, int]:
@@ -230,9 +321,7 @@ class KafkaSubscription:
         if owned is not self._owned:
             return frozenset()
         self._unsure = frozenset()
-        for partition, offset in back.items():
-            consumer.seek(_spot(partition), offset)
-            self._progress.rewound(partition, offset)
+        self._reads_on(consumer, back)
         if self._pulling is not None:
             self._pulling = asyncio.create_task(_without(self._pulling, {_spot(partition) for partition in back}))
         return frozenset(back)
@@ -290,13 +379,15 @@ class KafkaSubscription:
         self._reading = False
         if told:
             await self._membership.revoked(told)
-        self._owned = self._unsure = frozenset()
+        self._marks.forget(self._owned)
+        self._owned = self._unsure = self._doubted = self._lost = frozenset()
+        self._proofs.clear()
         self._progress.forget()
 
     async def _gain(self, assigned: Iterable[TopicPartition]) -> None:
         """Partitions were given: `on_assigned`, then their records are handed out."""
         epoch = self._epoch
-        self._owned = frozenset(Partition(spot.topic, spot.partition) for spot in assigned)
+        self._owned = self._doubted = frozenset(Partition(spot.topic, spot.partition) for spot in assigned)
         if self._owned:
             self._told = self._owned
             await self._membership.assigned(self._owned)
@@ -312,6 +403,7 @@ class KafkaSubscription:
             self._group,
             on_gain=self._gain,
             on_lose=self._lose,
+            on_other=self._doubt,
             rebalance_s=self._membership.drain_s + REBALANCE_SLACK_S,
             heartbeat_s=self._membership.heartbeat_s,
             session_s=self._membership.session_s,
@@ -398,6 +490,11 @@ class KafkaSubscription:
 
 def _spot(partition: Partition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.number)
+
+
+def _place(stored: Any | None) -> tuple[int, str]:
+    """Where the group stands, and what it kept beside that, as aiokafka tells it. One of before kept nothing."""
+    return (0, "") if stored is None or stored.offset < 0 else (stored.offset, stored.metadata or "")
 
 
 async def _without(pulling: asyncio.Task[Pulled], spots: Collection[TopicPartition]) -> Pulled:

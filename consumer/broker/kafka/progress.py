@@ -1,11 +1,14 @@
-"""Progress: how far a member's group is, in memory, so that lag and its age need no extra reads."""
+"""Progress: how far a member's group is, in memory, so that lag and its age need no extra reads. Marks: what tells the
+record before a place from any other that may stand there."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any
 
 from consumer.broker.base import Lag, Partition
 from consumer.clock import Clock
@@ -55,13 +58,16 @@ class Progress:
             spot.marks.append((first_offset, published_ms))
 
     def advances(self, partition: Partition, offset: int) -> bool:
-        """Whether committing `offset` would move the group on."""
+        """Whether committing `offset` would move the group on. Not beyond what was handed out since it was set back:
+        what was in hand then would move it past what is read again."""
         spot = self._spots.get(partition)
-        return spot is None or spot.committed is None or offset > spot.committed
+        if spot is None or spot.committed is None:
+            return True
+        return offset > spot.committed and (spot.next_offset is None or offset <= spot.next_offset)
 
     def rewound(self, partition: Partition, offset: int) -> None:
         """The group was set back to `offset`."""
-        self._spots[partition] = _Spot(committed=offset)
+        self._spots[partition] = _Spot(committed=offset, next_offset=offset)
 
     def committed(self, offsets: Mapping[Partition, int]) -> None:
         """These offsets are stored."""
@@ -96,6 +102,51 @@ class Progress:
         if spot is None or spot.committed is None or spot.next_offset is None:
             return lag.records > 0
         return spot.committed + lag.records > spot.next_offset
+
+
+class Marks:
+    """The marks of the records before the places where a member may commit, or reads on, in one assignment. The group
+    keeps them beside its offsets: a log that has lost its end, and grown again past the place, holds another record
+    there (case O7)."""
+
+    def __init__(self) -> None:
+        self._marks: dict[Partition, dict[int, str]] = {}
+
+    def delivered(self, partition: Partition, message: Any) -> None:
+        """This one was handed out, as aiokafka gives it: the last one of its partition."""
+        known = self._marks.setdefault(partition, {})
+        known[message.offset + 1] = mark_of(message)
+        if len(known) > MAX_MARKS:
+            del known[next(iter(known))]
+
+    def at(self, partition: Partition, offset: int) -> str:
+        """Of the record before this place; empty where it is not known."""
+        return self._marks.get(partition, {}).get(offset, "")
+
+    def last(self, partition: Partition) -> tuple[int, str] | None:
+        """Where it reads on, and the mark of the record before; None before anything was handed out."""
+        known = self._marks.get(partition)
+        return next(reversed(known.items())) if known else None
+
+    def committed(self, partition: Partition, offset: int) -> None:
+        """The group is there: what lies before it is not asked for any more."""
+        known = self._marks.get(partition, {})
+        for place in [place for place in known if place < offset]:
+            del known[place]
+
+    def forget(self, partitions: Collection[Partition]) -> None:
+        """They are read from elsewhere, or by another member."""
+        for partition in partitions:
+            self._marks.pop(partition, None)
+
+
+def mark_of(message: Any) -> str:
+    """What tells a record, as aiokafka gives it, from others. Pure."""
+    digest = blake2b(digest_size=12)
+    names = [part for name, value in message.headers for part in (name.encode(errors="replace"), value)]
+    for part in (str(message.timestamp).encode(), message.key, message.value, *names):
+        digest.update(b"%d:" % len(part or b"") + (part or b""))
+    return digest.hexdigest()
 
 
 def stored_at(timestamp_ms: int | None) -> datetime | None:

@@ -12,11 +12,11 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from consumer.broker import Broker, Record, Subscription
-from consumer.broker.base import next_offsets
+from consumer.broker.base import Partition, next_offsets
 from consumer.clock import Clock, until_tick
 from consumer.errors import BrokerError, NotUnderstood
 from consumer.events import Delivery
-from consumer.ledger import Database
+from consumer.ledger import Database, log_memory
 from consumer.ledger.reading import hints, quarantine, room
 from consumer.reason import Reason
 from consumer.runtime.loop import Stage
@@ -166,7 +166,7 @@ class HintConsumer(Stage):
 
     async def _joined(self) -> Subscription:
         if self._subscription is None:
-            subscription = self._broker.subscribe((self._topic,), self._group)
+            subscription = self._broker.subscribe((self._topic,), self._group, on_replaced=self._replaced)
             try:
                 await subscription.start()
             except BrokerError:
@@ -174,6 +174,14 @@ class HintConsumer(Stage):
                 raise
             self._subscription = subscription
         return self._subscription
+
+    async def _replaced(self, partitions: frozenset[Partition]) -> None:
+        """The log has lost the end of these, which was read: they are read from their beginning (`log_replaced`).
+        Raises LedgerError: it is told again."""
+        async with self._database.transaction() as session:
+            await log_memory.note_replaced(session, self._topic, self._clock.now())
+        numbers = sorted(one.number for one in partitions)
+        LOG.error("log_replaced", topic=self._topic, group=self._group, partitions=numbers)
 
     async def _store(self, records: Sequence[Record], now: datetime) -> None:
         for part in in_parts(records, self._applications):

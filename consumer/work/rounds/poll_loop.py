@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import structlog
+
 from consumer.broker.base import Broker, Lag, Partition, Record, Subscription, next_offsets
 from consumer.clock import Clock, rest, until_tick
-from consumer.errors import BrokerError, ConsumerError, LedgerBehind, again
-from consumer.ledger import Database
+from consumer.errors import BrokerError, ConsumerError, LedgerBehind, LedgerError, again
+from consumer.ledger import Database, log_memory
 from consumer.ledger.tables import RunStatus
 from consumer.telemetry.logs import Condition
 from consumer.work.dispatch.dispatcher import Dispatcher
@@ -23,6 +25,8 @@ from consumer.work.rounds.position import Position
 POLL_S = 1.0
 RETRY_FIRST_S = 0.2
 RETRY_MOST_S = 5.0
+
+_log = structlog.get_logger(__name__)
 
 
 class PollLoop:
@@ -94,6 +98,7 @@ class PollLoop:
             self._group,
             on_assigned=self._began,
             on_revoked=self._finish_batch,
+            on_replaced=self._replaced,
             drain_s=self._drain_s,
         )
         self._subscription = subscription
@@ -136,7 +141,7 @@ class PollLoop:
         the next batch is at hand, nobody waits for the commit of this one: it ends before the next one's begins."""
         try:
             records = await self._next.poll(subscription, until_tick(self._clock, POLL_S))
-        except BrokerError as error:
+        except (BrokerError, LedgerError) as error:
             self._unpolled.lasts(error)
             self._blind = error
             await rest(self._clock, RETRY_MOST_S, stop)
@@ -259,6 +264,18 @@ class PollLoop:
 
     async def _began(self, partitions: frozenset[Partition]) -> None:
         self._observer.moved("assigned", len(partitions))
+        self._position.must_compare = True
+
+    async def _replaced(self, partitions: frozenset[Partition]) -> None:
+        """The log has lost the end of these, which were read: they are read from their beginning, and what lay there
+        unread is made up for (`log_replaced`). Raises LedgerError: it is told again."""
+        async with self._database.transaction() as session:
+            await log_memory.note_replaced(session, self._topic, self._clock.now())
+        numbers = sorted(one.number for one in partitions)
+        _log.error("log_replaced", topic=self._topic, group=self._group, partitions=numbers)
+        self._position.leaving(partitions)
+        self._position.left(partitions)
+        self._forget(partitions)
         self._position.must_compare = True
 
     async def _finish_batch(self, partitions: frozenset[Partition]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import tracemalloc
 
 import orjson
+from structlog.testing import capture_logs
 
-from consumer.broker import Message
+from consumer.broker import Message, Partition
 from consumer.events import Delivery
+from consumer.ledger import log_memory
 from consumer.ledger.reading import hints, quarantine
 from consumer.reason import Reason
 from consumer.sync.confirm.hints import BODIES_MAX_BYTES, HintConsumer, in_parts
@@ -68,6 +70,21 @@ async def test_deliveries_become_hints_and_what_has_a_problem_is_quarantined(wor
         row = await quarantine.get(session, kept.id)
     assert row is not None
     assert (row.raw, row.delivery_id) == (b"not json", "dlv_2")
+
+
+async def test_a_topic_that_lost_its_end_is_told(world: World) -> None:
+    # case: O7, G5
+    stage = hint_consumer(world)
+    await stage.once(timeout_s=0.05)
+    membership = stage._subscription._membership  # type: ignore[union-attr]  # it has joined; of a Subscription, too
+    with capture_logs() as said:
+        await membership.replaced([Partition(DELIVERIES, 1)])
+    await stage.close()
+    [line] = said
+    assert (line["event"], line["log_level"], line["partitions"]) == ("log_replaced", "error", [1])
+    async with world.database.reading() as session:
+        memory = await log_memory.load(session, DELIVERIES)
+    assert (memory.replaced_at, memory.owes) == (world.clock.now(), True)
 
 
 async def test_the_same_delivery_again_changes_nothing(world: World) -> None:

@@ -64,7 +64,7 @@ class Scene:
 
     # --- the broker ------------------------------------------------------------------------------------------------
 
-    def subscribe(self, topics: Sequence[str], group: str) -> Any:
+    def subscribe(self, topics: Sequence[str], group: str, **_: Any) -> Any:
         """As a Broker does."""
         assert (topics, group) == (("deliveries",), "confirm")
         return self

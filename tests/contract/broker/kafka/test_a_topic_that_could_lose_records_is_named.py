@@ -1,14 +1,18 @@
-"""A topic's settings are checked before it is used: each that could lose records is named. Pure."""
+"""A topic's settings are checked before it is used: each that could lose records is named. So is one that
+aiokafka says it may not use, one or several. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from aiokafka.errors import GroupAuthorizationFailedError, KafkaError, TopicAuthorizationFailedError
 
 from consumer.app import log_parts
 from consumer.broker import TopicConfig
+from consumer.broker.kafka.causes import broker_error
 from consumer.broker.kafka.topics import FoundTopic, needed_message_bytes, problems, replicas_of_new, settings_for
+from consumer.errors import GroupForbidden, TopicForbidden
 from consumer.settings import Role, load_settings
 
 WEEK = TopicConfig(name="t", partitions=3, retention_s=604_800, max_record_bytes=1_000_000)
@@ -65,3 +69,22 @@ def test_a_topic_is_made_with_the_copies_asked_for_and_never_with_fewer_than_are
 def test_the_setting_of_the_copies_reaches_every_topic() -> None:
     settings = load_settings({"CONSUMER_TOPIC_REPLICATION": "5"}, Role.OPERATE)
     assert [one.copies for one in log_parts.topics(settings)] == [5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "named"),
+    [
+        (TopicAuthorizationFailedError("payments.events"), TopicForbidden, "payments.events"),
+        (TopicAuthorizationFailedError({"b", "a"}), TopicForbidden, "a, b"),
+        (TopicAuthorizationFailedError(), TopicForbidden, None),
+        (GroupAuthorizationFailedError("payments.work"), GroupForbidden, None),
+    ],
+)
+def test_what_is_refused_is_named(error: KafkaError, kind: type[Exception], named: str | None) -> None:
+    found = broker_error(error, "the broker could not be read", group="payments.work")
+    assert (type(found), found.fields.get("topic"), found.fields["group"]) == (kind, named, "payments.work")
+
+
+def test_a_name_that_is_known_already_gives_way() -> None:
+    found = broker_error(TopicAuthorizationFailedError("payments.events"), "refused", topic="payments")
+    assert found.fields["topic"] == "payments.events"
