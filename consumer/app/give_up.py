@@ -18,7 +18,7 @@ import structlog
 from consumer.ledger import Database
 from consumer.ledger.engine.database_time import shared_time
 from consumer.settings import Role, load_settings
-from consumer.telemetry.logs import configure_logging
+from consumer.telemetry.logs import configure_logging, logs_settled
 from consumer.work.pausing.pauser import pause_in
 
 EX_SOFTWARE = 70
@@ -30,6 +30,7 @@ _log = structlog.get_logger(__name__)
 def leave(handler: str, reason: str) -> NoReturn:
     """From any thread: end this process, with the handler paused. Never returns."""
     try:
+        logs_settled()
         signal.setitimer(signal.ITIMER_REAL, 0)  # it would outlive exec, its signal handler does not
         os.execv(sys.executable, [sys.executable, "-m", __name__, handler, reason])  # noqa: S606 - no shell is wanted
     finally:

@@ -20,7 +20,7 @@ from consumer.cli.outline import outline
 from consumer.cli.tree import tree, trunk
 from consumer.document import printable
 from consumer.errors import ConsumerError, DatabaseMissing, OutputUnwritable, SettingsError, Terminated, UsageError
-from consumer.telemetry.logs import configure_logging
+from consumer.telemetry.logs import configure_logging, logs_settled
 
 FAILED = 1
 BAD_SETTINGS = 2
@@ -37,6 +37,7 @@ def main() -> None:
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         _emptied(stream)
+    logs_settled()
     _leave_soon(code)
     sys.exit(code)
 
@@ -184,6 +185,8 @@ def _behind_dashes(error: typer.TyperException) -> str:
 
 
 def _say(line: str) -> None:
+    if not logs_settled():  # it would wait for ever for who reads it, and the end of the process with it
+        return
     with suppress(OSError):  # who called is told by the exit code
         typer.echo(printable(line), err=True)
 

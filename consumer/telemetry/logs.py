@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
+import os
+import select
+import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import accumulate
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
 from typing import Any, Literal, TextIO, cast
 
 import orjson
@@ -31,6 +38,9 @@ LIBRARY_SAYS = "library_says"
 _NEVER = logging.CRITICAL + 1
 REPEAT_EVERY_S = 30.0
 REMEMBERED_MAX = 256
+QUEUED_MAX = 10_000
+AT_ONCE_BYTES = 64 * 1024
+SETTLE_S = 2.0
 
 Fields = Callable[[], Mapping[str, Any]]
 _told: ContextVar[Fields | None] = ContextVar("told_of_each_line", default=None)
@@ -75,8 +85,109 @@ class LogStream:
     def flush(self) -> None:
         """Each line is flushed as it is written."""
 
+    def settled(self) -> bool:
+        """Whether each line so far is written, or lost; waits for that for a while."""
+        return True
+
+    def begin(self) -> None:
+        """To be called again in a process that was forked."""
+
+
+class QueuedStream(LogStream):
+    """The same to a pipe, a socket or a terminal, whose reader may stand still for as long as he likes: a thread of its
+    own waits for him, and what is more than QUEUED_MAX lines is lost. `descriptor`: of `target`, past whose buffer it
+    goes: Python's end waits for nobody who holds that."""
+
+    def __init__(self, target: TextIO, descriptor: int) -> None:
+        super().__init__(target)
+        self._descriptor = descriptor
+        self._encoding = target.encoding or "utf-8"
+        self.begin()
+
+    def begin(self) -> None:
+        """Start the thread."""
+        self._queue: SimpleQueue[tuple[bytes, int] | Event] = SimpleQueue()  # also of a finalizer that logs within
+        Thread(target=self._write_on, args=(self._queue,), daemon=True, name="log").start()
+
+    def write(self, text: str) -> int:
+        """A line."""
+        if self._queue.qsize() >= QUEUED_MAX:
+            self.lost += 1
+            self.untold += 1
+        else:
+            told, self.untold = self.untold, 0
+            self._queue.put((text.encode(self._encoding, "backslashreplace"), told))
+        return len(text)
+
+    def settled(self) -> bool:
+        """Whether each line so far is written, or lost; waits for that for SETTLE_S seconds at most."""
+        reached = Event()
+        self._queue.put(reached)
+        return reached.wait(SETTLE_S)
+
+    def _write_on(self, queue: SimpleQueue[tuple[bytes, int] | Event]) -> None:
+        is_torn = False
+        while True:
+            found = queue.get()
+            lines: list[tuple[bytes, int]] = []
+            size = 0
+            while not isinstance(found, Event):
+                lines.append(found)
+                size += len(found[0])
+                if size >= AT_ONCE_BYTES:  # one at a time would wait for the interpreter's turn behind each
+                    break
+                try:
+                    found = queue.get_nowait()
+                except Empty:
+                    break
+            if lines and is_torn:
+                lines[0] = (b"\n" + lines[0][0], lines[0][1])
+            if lines:
+                is_torn = self._is_torn_by(lines)
+            if isinstance(found, Event):
+                found.set()
+
+    def _is_torn_by(self, lines: Sequence[tuple[bytes, int]]) -> bool:
+        """Write these, wait for as long as it takes, and count what is lost. Whether half a line is written."""
+        waiting = memoryview(b"".join(line for line, _ in lines))
+        sent, size = 0, len(waiting)
+        try:
+            while sent < size:
+                try:
+                    sent += os.write(self._descriptor, waiting[sent:])
+                except BlockingIOError:  # who shares it made it so
+                    select.select([], [self._descriptor], [])
+        except (OSError, ValueError):
+            ends = list(accumulate(len(line) for line, _ in lines))
+            unwritten = [told for end, (_, told) in zip(ends, lines, strict=True) if end > sent]
+            self.lost += len(unwritten)
+            self.untold += len(unwritten) + sum(unwritten)
+            return sent > 0 and sent not in ends
+        return False
+
+
+def _stream(target: TextIO, *, is_waited_for: bool) -> LogStream:
+    """`is_waited_for`: a command's own reader is; a file or a disk takes a line, or refuses it."""
+    try:
+        descriptor = target.fileno()
+        mode = os.fstat(descriptor).st_mode
+    except (OSError, ValueError):  # in memory, or closed
+        return LogStream(target)
+    may_stand_still = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
+    return QueuedStream(target, descriptor) if may_stand_still and not is_waited_for else LogStream(target)
+
 
 _lines = LogStream(sys.stderr)
+
+
+def logs_settled() -> bool:
+    """Whether each line so far is written, or lost; waits for that for SETTLE_S seconds at most. False: who reads them
+    stands still, and so would whoever writes there. To be called before a process ends by itself (`exec`, `_exit`)."""
+    return _lines.settled()
+
+
+atexit.register(logs_settled)
+os.register_at_fork(after_in_child=lambda: _lines.begin())
 
 
 def configure_logging(
@@ -96,7 +207,8 @@ def configure_logging(
     """
     global _lines
     target = stream if stream is not None else sys.stderr
-    _lines = LogStream(target)
+    _lines.settled()
+    _lines = _stream(target, is_waited_for=one_shot)
     console = format == "console" or (format == "auto" and target.isatty())
     number = logging.getLevelNamesMapping()[level.upper()]
     before: list[Processor] = [

@@ -1,11 +1,14 @@
-"""Where a process's own log goes takes no more (its disk is full, who read it is gone): the lines are lost and counted,
-the first that is written again says how many, and every order is shipped meanwhile."""
+"""Where a process's own log goes takes no more (its disk is full, who read it is gone or stands still): the lines are
+lost and counted, the first that is written again says how many, and every order is shipped meanwhile."""
 
 from __future__ import annotations
 
 import io
 import logging
 import os
+import select
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +18,7 @@ import orjson
 import pytest
 import structlog
 
-from consumer.telemetry.logs import configure_logging
+from consumer.telemetry.logs import QUEUED_MAX, configure_logging, logs_settled
 from consumer.telemetry.metrics import Metrics
 from tests.promises.deployment import deployment, embedded, started, stopped
 from tests.support.process import ConsumerProcess
@@ -72,6 +75,74 @@ def test_a_closed_stream_harms_nobody(disk: Disk) -> None:
     structlog.get_logger("here").error("said to nobody")
 
 
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """The process's log goes where it went before."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    configure_logging("info", "json", io.StringIO())
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+
+
+def _read(reads: int, within_s: float = 10.0) -> list[dict[str, Any]]:
+    """What comes until nothing does."""
+    found = b""
+    while select.select([reads], [], [], 0.3 if found.endswith(b"\n") else within_s)[0]:
+        if not (part := os.read(reads, 1 << 20)):
+            break
+        found += part
+    return [orjson.loads(line) for line in found.splitlines()]
+
+
+# case: O7
+@pytest.mark.usefixtures("restored")
+def test_a_reader_who_stands_still_is_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumer.telemetry.logs.SETTLE_S", 0.1)
+    reads, writes = os.pipe()
+    try:
+        with open(writes, "w", encoding="utf-8", closefd=False) as pipe:
+            configure_logging("info", "json", pipe)
+            log = structlog.get_logger("here")
+            text = "x" * 16_000
+            for _ in range(10):  # more than a pipe holds
+                log.info("long", text=text)
+            for number in range(QUEUED_MAX + 5):
+                log.info("line", number=number)
+            assert not logs_settled()
+            found = _read(reads)
+            assert [line.get("text") for line in found[:11]] == [text] * 10 + [None]
+            numbers = [line["number"] for line in found[10:]]
+            assert numbers == list(range(len(numbers)))  # whole, in order, none twice
+            assert len(numbers) >= QUEUED_MAX - 10
+            log.info("after")
+            assert logs_settled()
+            told = [(line["event"], line.get("lines_lost")) for line in _read(reads)]
+            assert told == [("after", QUEUED_MAX + 5 - len(numbers))]
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
+_ENDS = """
+import sys, structlog
+from consumer.telemetry.logs import configure_logging
+configure_logging("info", "json")
+for number in range(5000):
+    structlog.get_logger("here").info("line", number=number)
+sys.exit(3)
+"""
+
+
+def test_what_is_queued_is_written_at_the_end() -> None:
+    ended = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, check=False, timeout=60)
+    assert ended.returncode == 3
+    assert [orjson.loads(line)["number"] for line in ended.stderr.splitlines()] == list(range(5000))
+
+
 @contextmanager
 def full_disk() -> Iterator[int]:
     with Path("/dev/full").open("wb", buffering=0) as full:
@@ -88,10 +159,25 @@ def gone_reader() -> Iterator[int]:
         os.close(writes)
 
 
+@contextmanager
+def stalled_reader() -> Iterator[int]:
+    """It holds no line, to begin with."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    try:
+        while select.select([], [writes], [], 0)[1]:
+            os.write(writes, b"\n" * 4096)
+        os.set_blocking(writes, True)
+        yield writes
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
 # case: O7, G2
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("place", [full_disk, gone_reader])
+@pytest.mark.parametrize("place", [full_disk, gone_reader, stalled_reader])
 async def test_every_order_is_shipped(tmp_path: Path, place: Any) -> None:
     with place() as log_to:
         async with deployment(tmp_path, **embedded(tmp_path), CONSUMER_LOG_LEVEL="debug") as found:
