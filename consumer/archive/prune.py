@@ -121,27 +121,30 @@ class Prune:
 
     async def _take_out(self, path: Path) -> int:
         """Only what was read back from the file, by the hash it has there. Raises ArchiveInvalid."""
+        found = await asyncio.to_thread(verified, path)
         taken = 0
-        for portion in by_size(await asyncio.to_thread(verified, path)):
+        for number, portion in enumerate(by_size(found)):
             self._may_go_on()
             hashes = {one.name: one.sha256 for one in portion if one.sha256 is not None}
-            taken += await self._gently(self._take_portion(path.name, hashes))
-        async with self._database.transaction() as session:
-            audit.note(
-                session,
-                at=self._clock.now(),
-                application="",
-                actor=self._by,
-                action="archive.written",
-                subject=f"archive:{path.name}",
-                after=orjson.dumps({"bodies": taken}).decode(),
-                reason=self._reason,
-                code_version=self._written_by,
-            )
+            taken += await self._gently(self._take_portion(path.name, hashes, noted=None if number else len(found)))
         return taken
 
-    async def _take_portion(self, archive: str, hashes: Mapping[EventKey, str]) -> int:
+    async def _take_portion(self, archive: str, hashes: Mapping[EventKey, str], *, noted: int | None) -> int:
+        """`noted`: so many bodies lie in the file. It is noted with the first that leaves: whoever is killed behind it
+        has left no body that nobody is known to have taken out."""
         async with self._database.transaction() as session:
+            if noted is not None:
+                audit.note(
+                    session,
+                    at=self._clock.now(),
+                    application="",
+                    actor=self._by,
+                    action="archive.written",
+                    subject=f"archive:{archive}",
+                    after=orjson.dumps({"bodies": noted}).decode(),
+                    reason=self._reason,
+                    code_version=self._written_by,
+                )
             return await bodies.take_out(session, archive, hashes)
 
     async def _gently(self, work: Awaitable[T]) -> T:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 
 from consumer import __version__
 from consumer.archive import prune as pruning
@@ -32,7 +32,7 @@ from consumer.ledger import Database
 from consumer.ledger.archiving import bodies as bodies_module
 from consumer.ledger.archiving.bodies import Body
 from consumer.ledger.handling import events
-from consumer.ledger.tables import LeaseRow
+from consumer.ledger.tables import AuditRow, LeaseRow
 from tests.archive.old_shop import EVENTS, rows
 from tests.contract.ledger.facts import NOW, event, later
 from tests.support.desk import Desk
@@ -165,6 +165,29 @@ async def test_killed_at_any_moment(database: Database, database_url: str, tmp_p
     files = [str(one) for one in sorted(folder.glob("events-*.gz"))]
     await asyncio.to_thread(desk.ask, "events", "import", *files)
     assert {row["id"]: row["raw"] for row in await rows(database, EVENTS)} == bodies
+
+
+# case: B35
+async def test_who_takes_bodies_out_is_noted_with_the_first_of_them(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(database, 500)
+    asked = 0
+
+    def killed() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            raise ArchiveUnwritable(cause="it stands for a kill")
+
+    begun_one = Prune(database, tmp_path, clock=SystemClock(), written_by=__version__, by="test", may_go_on=killed)
+    with pytest.raises(ArchiveUnwritable):
+        await begun_one.run(later(60))
+    gone = {row["archive"] for row in await rows(database, EVENTS)} - {None}
+    assert len(gone) == 1, "a portion of it"
+    async with database.reading() as session:
+        noted = [(one.subject, one.after) for one in await session.scalars(select(AuditRow))]
+    assert noted == [(f"archive:{gone.pop()}", '{"bodies":500}')]
 
 
 # case: B35
