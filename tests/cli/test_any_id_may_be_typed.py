@@ -21,12 +21,12 @@ from tests.support.handling.projections import said
 
 @pytest.fixture
 def shop(desk: Desk, environ: dict[str, str], upgraded: None) -> Desk:
-    """Orders `order`, `A-1` and `-dash` are paid."""
+    """Orders `order`, `A-1`, `-dash` and ` lead` are paid."""
     path = Path(environ["CONSUMER_DATABASE_URL"].split("///", 1)[1])
     with sqlite3.connect(path) as database:
         made = "INSERT INTO fulfilment_order (application, order_id, observed_version, paid_at) VALUES (?, ?, 0, ?)"
         at = "2026-01-01 00:00:00.000000"
-        database.executemany(made, [("default", one, at) for one in ("order", "A-1", "-dash")])
+        database.executemany(made, [("default", one, at) for one in ("order", "A-1", "-dash", " lead")])
     database.close()
     return desk
 
@@ -49,6 +49,8 @@ def shop(desk: Desk, environ: dict[str, str], upgraded: None) -> Desk:
         (("order:A-1",), "A-1"),  # as `dead list`, `events list` and the log name it
         (("order", "order:A-1"), "A-1"),
         (("order:order",), "order"),
+        ((" lead",), " lead"),
+        ((" A-1 ",), "A-1"),  # with what was copied at its ends
     ],
 )
 def test_explain_takes_it(shop: Desk, words: tuple[str, ...], order_id: str) -> None:

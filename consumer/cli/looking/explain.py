@@ -84,7 +84,7 @@ def anything(name: Name, application: Application = None, as_json: Json = False)
     """Why what has this id, of any kind, stands where it does."""
     settings = settings_looking()
     try:
-        found = run(look_up(settings, name.strip(), application))
+        found = run(look_up(settings, name, application))
     except NotFound as error:
         if name in SUBJECTS:  # a kind that stands alone: somebody forgot the id
             raise UsageError(f"nothing is named {name}; consumer explain {name} takes an id behind it") from error

@@ -21,7 +21,7 @@ Name = Annotated[str, typer.Argument(metavar="ANYTHING", help="An id of any kind
 
 def find_anything(name: Name, application: Application = None, as_json: Json = False) -> None:
     """What has this id: order, session, payment, subscription, customer, event, delivery, idempotency key."""
-    show_found(run(look_up(settings_looking(), name.strip(), application)), as_json)
+    show_found(run(look_up(settings_looking(), name, application)), as_json)
 
 
 def show_found(found: Sequence[Found], as_json: bool, *, but: tuple[str, str] | None = None) -> None:
@@ -38,13 +38,14 @@ def show_found(found: Sequence[Found], as_json: bool, *, but: tuple[str, str] | 
 
 
 async def look_up(settings: Settings, name: str, application: str | None) -> list[Found]:
-    """Everything of this name. Raises NotFound that says what is near, UsageError for an unknown application."""
+    """Everything of this name, to the letter, or but for what was copied with it at its ends. Raises NotFound that says
+    what is near, UsageError for an unknown application."""
     async with ledger(settings) as database, database.reading() as session:
-        found = await find_shown(session, name, application=application)
-        if found:
-            return found
+        for tried in dict.fromkeys((name, name.strip())):
+            if found := await find_shown(session, tried, application=application):
+                return found
         require_application(application, settings)
-        alike = await near(session, name, application=application)
+        alike = await near(session, name.strip(), application=application)
     raise NotFound("nothing has this name", name=name[:100], near=", ".join(alike) or None)
 
 

@@ -29,7 +29,7 @@ def list_findings(
     """What is open, oldest first."""
     settings = settings_looking()
     application = one_application(application, settings)
-    found, total = run(_open(settings, application, kind))
+    found, total = run(_open(settings, application, kind, limit=limit))
     if not found:
         require_application(application, settings)
         if kind is not None and kind not in KINDS:
@@ -95,9 +95,9 @@ async def _about(settings: Settings, application: str, subject: str) -> tuple[li
 
 
 async def _open(
-    settings: Settings, application: str, kind: str | None, subject: str | None = None
+    settings: Settings, application: str, kind: str | None, subject: str | None = None, *, limit: int | None = None
 ) -> tuple[list[dict[str, Any]], int]:
     """The oldest that are open, and how many there are, whatever their subject."""
     async with ledger(settings) as database, database.reading() as session:
-        found = await findings(session, application, kind, subject)
+        found = await findings(session, application, kind, subject, limit=limit)
         return found, sum(one.count for one in await queues(session, application) if kind in (None, one.kind))

@@ -71,10 +71,15 @@ async def queues(session: AsyncSession, application: str | None = None) -> list[
 
 
 async def findings(
-    session: AsyncSession, application: str, kind: str | None = None, subject: str | None = None
+    session: AsyncSession,
+    application: str,
+    kind: str | None = None,
+    subject: str | None = None,
+    *,
+    limit: int | None = None,
 ) -> list[dict[str, Any]]:
-    """What is open in one application, oldest first: at most `LISTED_MAX` of each plugin, of one kind or of all, about
-    one subject or about all.
+    """What is open in one application, oldest first: at most `limit` (`LISTED_MAX` where nobody says) of each plugin,
+    of one kind or of all, about one subject or about all.
 
     `plugin` and `kind` are what the word `<plugin>.finding_closed` about `subject` needs to close it by hand; with
     `seen` it closes only what this shows.
@@ -87,7 +92,7 @@ async def findings(
         if subject is not None:
             wanted = wanted.where(table.c.subject == subject)
         rows = await session.execute(
-            wanted.order_by(table.c.opened_at, table.c.kind, table.c.subject).limit(LISTED_MAX)
+            wanted.order_by(table.c.opened_at, table.c.kind, table.c.subject).limit(limit or LISTED_MAX)
         )
         names = ("kind", "subject", "opened_at", "detail")
         found += [

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from aiohttp import web
 
-from consumer.console.alarms.queues import queues
+from consumer.console.alarms.queues import findings, queues
 from consumer.ledger import Database
 from tests.console.conftest import Client
 from tests.support.handling.projections import START, Projections, observed, own, said
@@ -50,6 +51,18 @@ async def test_a_mistyped_kind_is_told_and_what_is_near_it(api: Client) -> None:
         assert response.status == 400
         assert "near: orphan_payment" in (await response.json())["error"]["message"]
     assert (await asked(api, "?kind=orphan_payment"))["findings"] == []
+
+
+async def test_as_many_are_listed_as_are_asked_for(
+    sqlite_ledger: Database, projections: Projections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # case: F28
+    monkeypatch.setattr("consumer.console.alarms.queues.LISTED_MAX", 3)
+    paid = {"status": "SUCCEEDED"}
+    await projections.feed(*[observed(f"payment:p{one}", one, {"id": f"p{one}"} | paid) for one in range(1, 7)])
+    async with sqlite_ledger.reading() as session:
+        assert len(await findings(session, "default")) == 3
+        assert [one["subject"] for one in await findings(session, "default", limit=5)] == [f"p{n}" for n in range(1, 6)]
 
 
 async def test_what_is_closed_does_not_wait(api: Client, projections: Projections) -> None:
