@@ -12,7 +12,6 @@ from consumer.console import cure
 from consumer.console.event_view import attempt_document, event_document, payload_of, read_event, run_document
 from consumer.console.explain import explain
 from consumer.console.find import Found, find_shown, near
-from consumer.console.mentions import SUBJECTS
 from consumer.console.pages.desk import DESK
 from consumer.console.pages.render import link, page
 from consumer.errors import NotFound, UsageError
@@ -39,7 +38,8 @@ async def subject(request: web.Request) -> web.Response:
         try:
             found = await explain(session, application, (kind, id_), desk.policy, now, has_credentials=reads)
         except NotFound:
-            return await _named(request, session, id_, application, but=link(kind, id=id_, application=application))
+            but = link(kind, id=id_, application=application)
+            return await _named(request, session, id_, application if _is_given(request) else None, but=but)
     is_set_up = application in desk.applications
     return page(request, "subject.html", kind=kind, id=id_, application=application, found=found, is_set_up=is_set_up)
 
@@ -68,7 +68,7 @@ async def _found(session: AsyncSession, name: str, application: str | None) -> l
     """What has this name, to the letter, or but for what was copied with it at its ends."""
     found: list[Found] = []
     for tried in dict.fromkeys((name, name.strip())):
-        if not found and tried not in SUBJECTS:
+        if not found:
             found = await find_shown(session, tried, application=application)
     return found
 
@@ -101,7 +101,8 @@ async def event(request: web.Request) -> web.Response:
         try:
             row, of_event, attempts, runbooks = await read_event(session, application, id_)
         except NotFound:  # what comes next is an event that is not published yet
-            return await _told(request, session, id_, application, await _found(session, id_, application))
+            where = application if _is_given(request) else None
+            return await _told(request, session, id_, where, await _found(session, id_, where))
     said = orjson.dumps(payload_of(row).body, option=orjson.OPT_INDENT_2).decode()
     return page(
         request,
@@ -113,6 +114,11 @@ async def event(request: web.Request) -> web.Response:
         attempts=[attempt_document(one) for one in attempts],
         show_raw=cure.command("consumer events show", id_, options=f"--raw {cure.of_application(application)}"),
     )
+
+
+def _is_given(request: web.Request) -> bool:
+    """Whether an application was named; else what the first one lacks may be another's."""
+    return bool(request.query.get("application"))
 
 
 def named(request: web.Request, field: str) -> str:

@@ -441,3 +441,16 @@ async def test_times_in_what_changed_are_times(projections: Projections, pages: 
 
 async def test_what_waits_is_a_step_away_from_how_things_stand(pages: Pages) -> None:
     assert '<dt>dead runs</dt><dd><a href="dead">3</a></dd>' in await text(pages, "/console/")
+
+
+# case: A50, G8
+async def test_an_address_without_an_application_leads_to_what_another_one_has(
+    pages: Pages, projections: Projections
+) -> None:
+    """It said that nothing has the name. And an order may be called as what it is."""
+    await projections.feed(said("order.paid", "evt_1", order_id="A-far", application="other"))
+    await projections.feed(said("order.paid", "evt_2", order_id="order", application="other"))
+    for way, order_id in (("order?id=A-far", "A-far"), ("order?id=order", "order"), ("find?name=order", "order")):
+        assert f"<h1>order <code>{order_id}</code></h1>" in await text(pages, f"/console/{way}")
+    assert "evt_1" in await text(pages, "/console/event?id=evt_1", 200)
+    assert "Nothing has the name" in await text(pages, "/console/order?id=A-far&application=default", 404)
