@@ -333,8 +333,7 @@ def engine(url: str, pool_size: int, *, durable: bool, lock_s: float) -> AsyncEn
     def configure(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves, below
         cursor = connection.cursor()
-        # MEMORY: what a statement lays aside is little, and a full /tmp would be told as the ledger's disk.
-        for pragma in (f"synchronous={synchronous}", "foreign_keys=ON", "cache_size=-16000", "temp_store=MEMORY"):
+        for pragma in (f"synchronous={synchronous}", "foreign_keys=ON", "cache_size=-16000"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,34 +172,3 @@ def test_a_disk_that_cannot_be_asked_is_not_named_as_the_cause(monkeypatch: pyte
     with monkeypatch.context() as patched:
         patched.setattr(os, "statvfs", refuse)
         assert of_disk(error, Path("/nowhere/consumer.db")) is error
-
-
-_ASIDE = """
-import asyncio, sys
-from sqlalchemy import text
-from consumer.ledger import Database
-
-MANY = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)"
-
-async def lay_aside():
-    database = Database(sys.argv[1])
-    async with database.transaction() as session:
-        await session.execute(text(f"INSERT INTO budgets (name, value) {MANY} SELECT i, hex(zeroblob(200)) FROM n"))
-        await session.execute(text("UPDATE budgets SET value = value || 'x', name = name || 'x'"))
-    await database.stop()
-
-asyncio.run(lay_aside())
-"""
-
-
-# case: O9
-def test_a_full_temporary_folder_keeps_no_statement_from_its_end(
-    sqlite_ledger: Database, disk: Path, tmp_path: Path
-) -> None:
-    """Each page as it was is laid aside, should one row be refused. SQLite reads where as a process begins."""
-    fill(disk)
-    url = f"sqlite+aiosqlite:///{sqlite_ledger.path}"
-    environ = {**os.environ, "SQLITE_TMPDIR": str(disk)}
-    asked = [sys.executable, "-c", _ASIDE, url]
-    ended = subprocess.run(asked, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert ended.returncode == 0, ended.stderr
