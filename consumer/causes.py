@@ -41,7 +41,11 @@ _FORBIDDEN = Cause(
     errors.DatabaseForbidden,
     "GRANT it to the user of CONSUMER_DATABASE_URL; `consumer db upgrade` wants the tables' owner",
 )
-_FULL = Cause(errors.LedgerDiskFull, "make room on the database's disk; nothing needs a restart")
+_FULL = Cause(
+    errors.LedgerDiskFull,
+    "make room on the database's disk; where it has room, and is a file, in the folder for temporary files "
+    "(SQLITE_TMPDIR, TMPDIR, /var/tmp); nothing needs a restart",
+)
 _READ_ONLY = Cause(errors.LedgerReadOnly, "make it writable, or point CONSUMER_DATABASE_URL at the primary")
 _LOCKED = Cause(errors.LedgerLocked, "find who holds the lock: a backup, a shell, a long transaction, a hung role")
 _TIMEOUTS: Final = "raise the server's statement_timeout and transaction_timeout, or unset them for this user"
