@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
+from consumer.ledger.engine.branches import brought_by
 from consumer.payload import is_known, nearest_type
 from consumer.plugin import Handler
 from consumer.plugin.handler import matches
 from consumer.plugin.options import is_no_model
 from consumer.work.migrations import migration_problems
 from consumer.work.place import home_of
-from consumer.work.registry import GROUP, Registry, brought_by, unknown_names
+from consumer.work.registry import GROUP, Registry, unknown_names
 from consumer.work.signatures import payload_problems, signature_problems
 
 PAID = ("order.paid", "checkout.session.completed")

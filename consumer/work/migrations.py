@@ -27,7 +27,7 @@ def migration_problems() -> list[Told]:
     """Each problem: the branch (a plugin's name, or `migrations` for what is nobody's alone), and what is wrong."""
     entries = list(entry_points(group=schema.GROUP))
     with redirect_stdout(sys.stderr):  # what a migration prints: stdout may be one JSON document
-        return _of_packages(entries) or list(_of_revisions({entry.name for entry in entries}))
+        return _of_packages(entries) or list(_of_revisions(set(schema.branches()) - {schema.LEDGER}))
 
 
 def _of_packages(entries: Sequence[EntryPoint]) -> list[Told]:

@@ -18,8 +18,8 @@ from types import ModuleType
 
 import structlog
 
-from consumer import DISTRIBUTION
 from consumer.errors import HandlerInvalid
+from consumer.ledger.engine.branches import NotRun, all_brought_by, is_ambiguous, is_own, not_run
 from consumer.ledger.tables import HANDLER_CHARS, HandlerRow
 from consumer.plugin import Context, Event, Handler, declared
 from consumer.plugin.declaration import FULFILMENT
@@ -120,8 +120,9 @@ def load_registry(
     them again wants what was paid meanwhile. That of others waits while another worker runs them. `renamed`: a
     handler's new name to the name under which the ledger knows it (case H7). A plugin that fails to import, or that
     brings a name twice, is broken: it harms nobody. Of two packages that bring a plugin of one name neither is loaded:
-    nobody could say whose events these are. What this package brings itself comes first: no other can take a
-    built-in's name, or that of its handlers.
+    nobody could say whose events these are. Nor is one whose migrations are not to be had, or are brought by two; a
+    branch of no plugin is told as one. What this package brings itself comes first: no other can take a built-in's
+    name, or that of its handlers.
     """
     handlers: dict[str, Handler] = {}
     built_in: list[Handler] = []
@@ -130,9 +131,10 @@ def load_registry(
     found: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
         found.setdefault(entry.name, []).append(entry)
-    installed = {name: partial(_module, entries) for name, entries in found.items()}
+    tableless = not_run()
+    installed = {name: partial(_module, entries, tableless) for name, entries in found.items()}
     given = {name: partial(_itself, module) for name, module in (extra or {}).items()}
-    own = {name for name, entries in found.items() if any(map(_is_own, entries))}
+    own = {name for name, entries in found.items() if any(map(is_own, entries))}
     for plugin, load in sorted({**installed, **given}.items(), key=lambda one: (one[0] not in own, one[0])):
         try:
             with _undisturbed():
@@ -150,7 +152,9 @@ def load_registry(
         handlers.update({handler.name: handler for handler in loaded if _is_allowed(handler, allowed, renamed or {})})
         (built_in if plugin in own else left_out).extend(one for one in loaded if one.name not in handlers)
     broken += [BrokenPlugin(name, f"{_brought(found[name])}; the built-in one is loaded") for name in sorted(own)
-               if _is_ambiguous(found[name])]  # fmt: skip
+               if is_ambiguous(found[name])]  # fmt: skip
+    told = {one.plugin for one in broken}
+    broken += [BrokenPlugin(one.label, one.reason) for one in tableless if one.label not in told]
     broken += [BrokenPlugin(path, NOT_READABLE) for path in unreadable()]
     return Registry(tuple(handlers.values()), broken, built_in, left_out=left_out)
 
@@ -218,30 +222,20 @@ def _folder() -> Path | None:
         return None
 
 
-def _module(entries: Sequence[EntryPoint]) -> ModuleType:
-    """The module of a plugin. Raises HandlerInvalid when several packages bring it and do not mean the same module."""
-    entries = [one for one in entries if _is_own(one)] or entries
-    if _is_ambiguous(entries):
+def _module(entries: Sequence[EntryPoint], tableless: Sequence[NotRun]) -> ModuleType:
+    """The module of a plugin. Raises HandlerInvalid when several packages bring it and do not mean the same module, and
+    when nobody makes its tables: each of its runs would die of it."""
+    entries = [one for one in entries if is_own(one)] or entries
+    if is_ambiguous(entries):
         raise HandlerInvalid(f"{_brought(entries)}; uninstall all but one")
+    lacking = (one.reason for one in tableless if not is_own(entries[0]) and one.is_of(entries[0]))
+    if (reason := next(lacking, None)) is not None:
+        raise HandlerInvalid(reason)
     return import_module(entries[0].value)
 
 
-def _is_own(entry: EntryPoint) -> bool:
-    return entry.dist is not None and entry.dist.name == DISTRIBUTION
-
-
-def _is_ambiguous(entries: Sequence[EntryPoint]) -> bool:
-    return len({entry.value for entry in entries}) > 1
-
-
 def _brought(entries: Sequence[EntryPoint]) -> str:
-    brought = " and ".join(sorted(f"{brought_by(entry)} ({entry.value})" for entry in entries))
-    return f"several packages bring a plugin of this name: {brought}"
-
-
-def brought_by(entry: EntryPoint) -> str:
-    """The package that brings a plugin, and its version."""
-    return "a package without a name" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    return f"several packages bring a plugin of this name: {all_brought_by(entries)}"
 
 
 def _itself(module: ModuleType) -> ModuleType:

@@ -10,6 +10,7 @@ import typer
 from consumer.cli.bootstrap import run, settings_looking
 from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
+from consumer.document import printable
 from consumer.errors import ConsumerError
 from consumer.ledger import Database
 from consumer.ledger.engine import schema as ledger_schema
@@ -20,7 +21,8 @@ app = typer.Typer(help="The database schema.", no_args_is_help=True)
 
 @app.command()
 def upgrade(as_json: Json = False) -> None:
-    """Bring the database to this version: the ledger's tables and every plugin's; exit 1 when it does not fit then."""
+    """Bring the database to this version: the ledger's tables and every plugin's; exit 1 when it does not fit then. A
+    plugin that cannot be loaded is a warning."""
     found = run(_with_database(upgrade=True))
     _show(found, as_json)
     if not found.is_current:
@@ -39,8 +41,9 @@ def current(as_json: Json = False) -> None:
 
 async def _with_database(*, upgrade: bool) -> SchemaState:
     settings = settings_looking()
-    with suppress(ConsumerError):  # a plugin that cannot be loaded is for `doctor` to tell
-        registry_of(settings)  # its tables are compared when they are loaded
+    with suppress(ConsumerError):
+        for one in registry_of(settings).broken:  # the tables of the others are loaded with them, and so compared
+            typer.echo(printable(f"warning[plugins_broken]: {one.plugin} cannot be loaded: {one.reason}"), err=True)
     database = Database(settings.database_url.get_secret_value(), pool_size=2, create=upgrade)
     try:
         with redirect_stdout(sys.stderr):  # what a migration prints is no part of the answer

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Run
 from tests.support.desk import Desk
-from tests.support.merchant.plugin import install_migrations
+from tests.support.merchant.plugin import install_migrations, install_package
 
 
 # case: O9
@@ -115,6 +115,26 @@ def test_what_a_migration_prints_is_no_part_of_the_answer(
     assert desk.ask("db", "upgrade")["state"] == "current"
     assert desk.ask("db", "current")["state"] == "current"
     assert desk.ask("handlers", "check")["problems"] == []
+
+
+# case: H8
+def test_a_plugin_that_cannot_be_imported_is_a_warning_and_no_part_of_the_answer(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command and role ended with `handler_invalid`, and without the reason; `--json` began with what it said."""
+    files = {"__init__.py": "print('hello')\nraise RuntimeError('no sdk')", "handlers.py": "", "migrations/a": ""}
+    groups = {"consumer.handlers": "torn_shop.handlers", "consumer.migrations": "torn_shop.migrations"}
+    install_package(tmp_path, "torn_shop", files, groups)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for word in ("upgrade", "current"):
+        assert desk.ask("db", word)["state"] == "current"
+        done = desk.call("db", word)
+        assert (done.returncode, "hello" in done.stdout) == (0, False)
+        told = "warning[plugins_broken]: torn_shop cannot be loaded: RuntimeError: no sdk (at "
+        assert told in done.stderr
+        assert "torn_shop/__init__.py:2)" in done.stderr
+    assert desk.ask("events", "list") is not None
+    assert "cannot be loaded: torn_shop" in str(desk.call("status").stdout)
 
 
 # case: O7

@@ -20,9 +20,11 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Mapper
 from sqlmodel import SQLModel
 
-from consumer.errors import HandlerInvalid, MigrationFailed, SchemaOutdated
+from consumer.errors import MigrationFailed, SchemaOutdated
 from consumer.ledger import Database
 from consumer.ledger.engine import schema
+from consumer.ledger.engine.applied import lacks_nothing
+from consumer.ledger.engine.branches import not_run
 from tests.support.merchant.plugin import install_migrations
 from tests.support.postgres import copy_database
 
@@ -356,9 +358,70 @@ async def test_what_is_taken_back_is_not_applied_any_more(empty: Database) -> No
     assert (await schema.upgrade(empty)).is_current
 
 
-def test_migrations_that_cannot_be_imported_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with installed(tmp_path, monkeypatch, "gone_plugin", "pass"):
-        (tmp_path / "gone_plugin" / "migrations" / "__init__.py").write_text("raise ImportError('not here')")
-        with pytest.raises(HandlerInvalid) as caught:
-            schema.branches()
-    assert caught.value.fields == {"plugin": "gone_plugin"}
+# case: H8
+@pytest.mark.parametrize("file", ["__init__.py", "migrations/__init__.py"])
+async def test_a_plugin_that_cannot_be_imported_has_its_branch_all_the_same(
+    empty: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    """What it would print is not printed, either: its code is not run to find the folder."""
+    create = 'op.create_table("torn_point", sa.Column("id", sa.Integer(), primary_key=True))'
+    with installed(tmp_path, monkeypatch, "torn_plugin", create):
+        (tmp_path / "torn_plugin" / file).write_text("print('hello')\nraise ImportError('not here')")
+        await schema.upgrade(empty)
+        assert await lacks_nothing(empty)
+        await schema.require_current(empty)
+    assert not_run() == []
+    assert "torn_point" in await told(empty)
+    assert "hello" not in capsys.readouterr().out
+
+
+# case: H8, H7
+async def test_a_branch_that_is_nowhere_is_left_out_and_told(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with installed(tmp_path, monkeypatch, "torn_plugin", "pass"):
+        await schema.upgrade(database)
+        shutil.rmtree(tmp_path / "torn_plugin" / "migrations")
+        (tmp_path / "torn_plugin" / "migrations.py").write_text("raise ImportError('not here')")
+        assert "torn_plugin" not in schema.branches()
+        ((label, reason),) = [(one.label, one.reason) for one in not_run()]
+        assert await lacks_nothing(database)
+        assert "torn_plugin_0001" in (await schema.upgrade(database)).current, "what was run stays"
+    assert label == "torn_plugin"
+    assert reason.endswith("no package: torn_plugin 1.0 (torn_plugin.migrations)")
+
+
+def test_a_branch_in_a_namespace_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with installed(tmp_path, monkeypatch, "spaced_plugin", "pass"):
+        for file in ("__init__.py", "migrations/__init__.py"):
+            (tmp_path / "spaced_plugin" / file).unlink()
+        assert schema.branches()["spaced_plugin"] == tmp_path / "spaced_plugin" / "migrations" / "versions"
+
+
+# case: H8
+async def test_of_two_packages_with_one_branch_neither_is_run(
+    empty: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        installed(tmp_path / "a", monkeypatch, "first_plugin", "pass"),
+        installed(tmp_path / "b", monkeypatch, "second_plugin", "pass"),
+    ):
+        second = tmp_path / "b" / "second_plugin-1.0.dist-info" / "entry_points.txt"
+        second.write_text("[consumer.migrations]\nfirst_plugin = second_plugin.migrations\n")
+        state = await schema.upgrade(empty)
+        (found,) = not_run()
+    assert state.is_current
+    assert not {one for one in state.applied if "plugin" in one}
+    assert "first_plugin 1.0 (first_plugin.migrations) and second_plugin 1.0 (second_plugin.migrations)" in found.reason
+
+
+@pytest.mark.parametrize("taken", ["ledger", "access"])
+def test_nobody_takes_the_place_of_a_built_in_branch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
+) -> None:
+    before = schema.branches()[taken]
+    with installed(tmp_path, monkeypatch, "taking_plugin", "pass"):
+        entries = tmp_path / "taking_plugin-1.0.dist-info" / "entry_points.txt"
+        entries.write_text(f"[consumer.migrations]\n{taken} = taking_plugin.migrations\n")
+        assert schema.branches()[taken] == before
+        assert [(one.label, set(one.packages)) for one in not_run()] == [(taken, {"taking_plugin"})]
