@@ -69,7 +69,8 @@ def _counted(
         command, env=env | dict(settings or {}), cwd=folder, input="", capture_output=True, text=True,
         timeout=60, check=False,
     )  # fmt: skip
-    count, *heavy = done.stderr.split("\n")[-2].split()
+    [line] = [one for one in done.stderr.splitlines() if one[:1].isdigit()]  # a role's log may come behind it
+    count, *heavy = line.split()
     return done, int(count), set(heavy)
 
 
