@@ -303,7 +303,12 @@ async def test_what_a_handler_wrote_that_is_not_here_by_that_name_is_not_dropped
     mapped = {"CONSUMER_RENAMED_HANDLERS": "counts:tally=counts:count"}
     assert {one["is_same"] for one in (await rebuilt(more=mapped))["tables"]} == {True}
     assert await times() == [2, 2]
-    assert "--without names a handler of which no run succeeded" in await rebuilt("--without", "no:body", code=2)
+    only_built_in = await rebuilt(code=1, more={"CONSUMER_HANDLERS": "fulfilment,access"})
+    assert "handlers=counts:tally, writer:tally)" in only_built_in, "their tables would stay as they are, unnoticed"
+    for what in ("all", "fulfilment"):
+        refused = await rebuilt("--without", "no:body", code=2, what=what)
+        assert "--without names a handler of which no run succeeded" in refused
+    assert "handlers=writer:tally)" in await rebuilt(code=1, what="counts", more=mapped), "it is played by `all` alone"
     await rebuilt("--without", "counts:tally", "--without", "writer:tally", what="counts")
     assert await times() == []
     await rebuilt(more=mapped)
@@ -469,3 +474,29 @@ async def test_a_projection_that_cannot_be_played_again_says_why(
     made = rebuild_of([name], sqlite_ledger, load_registry([name]), {name: {"odd": True}})
     with pytest.raises(RebuildDiffers, match=WHYS[looks]):
         await made.run("default", dry_run=True)
+
+
+RELAY = """
+from consumer.plugin import handles
+
+@handles("order.*", transactional=True, name="relay:emit")
+async def emit(event, ctx):
+    await ctx.snapshot()
+    ctx.emit("shop.told", event.key, {})
+"""
+
+
+# case: G9
+async def test_one_without_tables_that_cannot_be_played_again_may_be_left_out(
+    sqlite_ledger: Database, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_plugin(tmp_path, "relay", RELAY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    work = Workshop(sqlite_ledger, broker, [import_module("relay").emit])
+    await work.publish(order_paid(1, "A"))
+    async with work.working():
+        await eventually(lambda: work.all_succeeded(1))
+    desk, asked = Desk({"CONSUMER_DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path}/ledger.db"}), ("rebuild", "all")
+    refused = await asyncio.to_thread(desk.ask, *asked, "--dry-run", code=1)
+    assert "its package has no tables: if it writes into no other's, leave it out by `--without relay:emit`" in refused
+    await asyncio.to_thread(desk.ask, *asked, "--yes", "--reason", "moved", "--without", "relay:emit")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,7 @@ from consumer.errors import NotFound, RebuildDiffers, UsageError
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers
 from consumer.ledger.rebuilding import past
+from consumer.plugin import Handler
 from consumer.plugin.options import options_for
 from consumer.replay.rebuild import Rebuild
 from consumer.work.registry import Registry
@@ -58,36 +59,49 @@ def not_here(registry: Registry) -> list[str]:
 
 
 async def require_known(
-    session: AsyncSession, plugins: Sequence[str], registry: Registry, but: Collection[str] = ()
+    session: AsyncSession, plugin: str, plugins: Sequence[str], registry: Registry, but: Collection[str] = ()
 ) -> None:
-    """Whose runs succeeded is here, or wrote nothing: else what it wrote would be dropped, and derived by nobody. One
-    of those in `but` may be lost. Of the built-in plugins nobody else writes. Raises RebuildDiffers, UsageError."""
-    if set(plugins) <= set(TOGETHER):
+    """Each transactional handler whose runs succeeded is played now, or has tables of its own, which are not dropped:
+    else what it wrote would be gone, and derived by nobody. Not asked of those in `but`, of built-in ones that are left
+    out and of plugins that cannot be loaded: with these `all` is not all, and says so. `plugin`: the word that was
+    typed; into the tables of built-in plugins nobody else writes. Raises RebuildDiffers, UsageError."""
+    here = {one.name: one for one in (*registry.handlers, *registry.left_out, *registry.absent)}
+    done = set(await past.done_by(session))
+    if unknown := sorted(set(but) - done - here.keys()):
+        raise UsageError("--without names a handler of which no run succeeded", handlers=", ".join(unknown)[:500])
+    if plugin in TOGETHER:
         return
     rows = {row.name: row for row in await handlers.everyone(session)}
-    here = {one.name for one in registry.handlers}
-    elsewhere = {one.name: one for one in (*registry.absent, *registry.left_out)}
-    broken = {one.plugin for one in registry.broken}
-    done = set(await past.done_by(session))
-    if unknown := sorted(set(but) - done - here):
-        raise UsageError("--without names a handler of which no run succeeded", handlers=", ".join(unknown)[:500])
+    broken = {one.plugin for one in registry.broken} if plugin == ALL else set()
+    with_tables = () if plugin == ALL else [one for one in here.values() if _tables([one])]
+    settled = {one.name for one in (*registry.absent, *with_tables) if one.plugin not in plugins}
+    settled |= {one.name for one in registry.handlers if one.plugin in plugins} | set(but)
     lost: list[str] = []
-    for name in done - here - set(but):
-        known = elsewhere.get(name) or rows.get(name)
-        may_be_broken = known.plugin in broken if known else bool(broken)  # then `all` is not all, and says so
-        if not may_be_broken and (known is None or known.transactional):
+    for name in sorted(done - settled):
+        known = here.get(name) or rows.get(name)
+        if (known.transactional and known.plugin not in broken) if known else not broken:
             lost.append(name)
     if lost:
         raise RebuildDiffers(
-            "what these handlers wrote would be lost, as none of that name runs here: give their new names in "
+            "what these handlers wrote would be lost, as none of that name would be played: "
+            f"{'' if plugin == ALL else 'type `consumer rebuild all`, '}give their new names in "
             "CONSUMER_RENAMED_HANDLERS, install them, let CONSUMER_HANDLERS have them, or say `--without NAME` of each "
-            "that wrote into no table, or whose rows may go", handlers=", ".join(sorted(lost)),
+            "that wrote into no table, or whose rows may go", handlers=", ".join(lost),
         )  # fmt: skip
+
+
+def without_tables(registry: Registry) -> list[str]:
+    """The transactional handlers that `all` plays although their package has no tables."""
+    return [one.name for one in registry.handlers if one.transactional and not tables_of(one.plugin, registry)]
 
 
 def tables_of(plugin: str, registry: Registry) -> list[Table]:
     """The tables that the package of a plugin's handlers declares."""
-    modules = {one.function.__module__ for one in registry.handlers if one.plugin == plugin}
+    return _tables([one for one in registry.handlers if one.plugin == plugin])
+
+
+def _tables(of: Iterable[Handler]) -> list[Table]:
+    modules = {one.function.__module__ for one in of}
     roots = {name.rpartition(".")[0] or name for name in modules}
     found = [
         mapper.local_table

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated
@@ -18,6 +19,7 @@ from consumer.app.commands.rebuilding import (
     rebuild_of,
     require_known,
     tables_of,
+    without_tables,
 )
 from consumer.app.options import require_options
 from consumer.cli.bootstrap import ledger, run, settings_for
@@ -26,7 +28,7 @@ from consumer.cli.output import Json, Output
 from consumer.cli.plugins import registry_of
 from consumer.cli.walking.alone import alone, leader_of
 from consumer.clock import SET_BACK, SystemClock
-from consumer.errors import NotDerived, UsageError, WorkGoesOn
+from consumer.errors import NotDerived, RebuildDiffers, UsageError, WorkGoesOn
 from consumer.ledger import Database, audit, processes
 from consumer.ledger.archiving import derivation
 from consumer.ledger.engine.counting import each_of
@@ -87,8 +89,9 @@ def rebuild(
     is_whole = plugin == ALL and not lacking
     output = Output(as_json)
     rebuilt = _rebuild(
-        settings, registry, plugins, reason, without=without or (), is_whole=is_whole, dry_run=dry_run, say=output.line
-    )
+        settings, registry, plugin, plugins, reason, without=without or (), is_whole=is_whole, dry_run=dry_run,
+        say=output.line,
+    )  # fmt: skip
     found = run(rebuilt)
     output.document({"dry_run": dry_run, "tables": [asdict(one) for one in found], "lacking": lacking})
     output.table(
@@ -119,6 +122,7 @@ def _consent(plugins: Sequence[str], registry: Registry, named: frozenset[str], 
 async def _rebuild(
     settings: Settings,
     registry: Registry,
+    plugin: str,
     plugins: Sequence[str],
     reason: str,
     *,
@@ -142,13 +146,14 @@ async def _rebuild(
         async with database.reading() as session:
             if not dry_run:
                 await derivation.require_all_in(session)
-            await require_known(session, plugins, registry, without)
+            await require_known(session, plugin, plugins, registry, without)
             owed = await derivation.marks(session)
             names = await each_of(session, EventRow.__table__.c.application)
         if plugins:
             made = rebuild_of(plugins, database, registry, settings.handler_options, without)
             for name in names:
-                found.extend(await made.run(name, dry_run=dry_run, noted=noted))
+                with _who_may_be_left_out(registry):
+                    found.extend(await made.run(name, dry_run=dry_run, noted=noted))
         if is_whole and not dry_run:
             async with database.transaction() as session:
                 await derivation.settle(session, owed)
@@ -156,6 +161,19 @@ async def _rebuild(
     async with ledger(settings, whole=True) as database:
         await alone(database, leader_of(database, SystemClock(), REBUILD), say, derived)
     return found
+
+
+@contextmanager
+def _who_may_be_left_out(registry: Registry) -> Iterator[None]:
+    """A handler whose package has no tables is played as it may write into another's. Mostly it does not."""
+    try:
+        yield
+    except RebuildDiffers as error:
+        named = [one for one in without_tables(registry) if one in error.message]
+        if not named:
+            raise
+        cure = "; its package has no tables: if it writes into no other's, leave it out by `--without"
+        raise RebuildDiffers(f"{error.message}{cure} {named[0]}`") from error
 
 
 async def _given_up(settings: Settings, reason: str, say: Callable[[str], None]) -> Sequence[str]:
