@@ -500,3 +500,12 @@ async def test_one_without_tables_that_cannot_be_played_again_may_be_left_out(
     refused = await asyncio.to_thread(desk.ask, *asked, "--dry-run", code=1)
     assert "its package has no tables: if it writes into no other's, leave it out by `--without relay:emit`" in refused
     await asyncio.to_thread(desk.ask, *asked, "--yes", "--reason", "moved", "--without", "relay:emit")
+
+
+# case: G9, H7
+async def test_after_a_move_handlers_that_nobody_knows_are_said(desk: Desk, sqlite_ledger: Database) -> None:
+    """An effect, mostly; or whose package is not here, so that nothing drops its tables, nor fills them."""
+    async with sqlite_ledger.transaction() as session:
+        await session.execute(text("UPDATE runs SET handler = 'shop:ship' WHERE event_id = 'evt_2'"))
+    said = await asyncio.to_thread(desk.call, "rebuild", "all", "--dry-run")
+    assert "not here: shop:ship; if one of them had tables of its own, install it" in said.stdout + said.stderr

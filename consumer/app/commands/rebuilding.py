@@ -15,6 +15,7 @@ from consumer.errors import NotFound, RebuildDiffers, UsageError
 from consumer.ledger import Database
 from consumer.ledger.handling import handlers
 from consumer.ledger.rebuilding import past
+from consumer.ledger.tables import HandlerRow
 from consumer.plugin import Handler
 from consumer.plugin.options import options_for
 from consumer.replay.rebuild import Rebuild
@@ -60,27 +61,30 @@ def not_here(registry: Registry) -> list[str]:
 
 async def require_known(
     session: AsyncSession, plugin: str, plugins: Sequence[str], registry: Registry, but: Collection[str] = ()
-) -> None:
+) -> list[str]:
     """Each transactional handler whose runs succeeded is played now, or has tables of its own, which are not dropped:
     else what it wrote would be gone, and derived by nobody. Not asked of those in `but`, of built-in ones that are left
     out and of plugins that cannot be loaded: with these `all` is not all, and says so. `plugin`: the word that was
-    typed; into the tables of built-in plugins nobody else writes. Raises RebuildDiffers, UsageError."""
+    typed; into the tables of built-in plugins nobody else writes. The answer: of which it is not known whether they are
+    transactional, as this ledger was filled from archives, where nothing is dropped that they could have written.
+    Raises RebuildDiffers, UsageError."""
     here = {one.name: one for one in (*registry.handlers, *registry.left_out, *registry.absent)}
     done = set(await past.done_by(session))
     if unknown := sorted(set(but) - done - here.keys()):
         raise UsageError("--without names a handler of which no run succeeded", handlers=", ".join(unknown)[:500])
     if plugin in TOGETHER:
-        return
+        return []
     rows = {row.name: row for row in await handlers.everyone(session)}
     broken = {one.plugin for one in registry.broken} if plugin == ALL else set()
     with_tables = () if plugin == ALL else [one for one in here.values() if _tables([one])]
     settled = {one.name for one in (*registry.absent, *with_tables) if one.plugin not in plugins}
     settled |= {one.name for one in registry.handlers if one.plugin in plugins} | set(but)
-    lost: list[str] = []
-    for name in sorted(done - settled):
-        known = here.get(name) or rows.get(name)
-        if (known.transactional and known.plugin not in broken) if known else not broken:
-            lost.append(name)
+    known: dict[str, Handler | HandlerRow] = {**rows, **here}
+    left = sorted(done - settled)
+    lost = [name for name in left if name in known and known[name].transactional and known[name].plugin not in broken]
+    unknown = [] if broken else [name for name in left if name not in known]
+    if not set(plugins) <= set(TOGETHER):
+        lost, unknown = sorted([*lost, *unknown]), []
     if lost:
         raise RebuildDiffers(
             "what these handlers wrote would be lost, as none of that name would be played: "
@@ -88,6 +92,7 @@ async def require_known(
             "CONSUMER_RENAMED_HANDLERS, install them, let CONSUMER_HANDLERS have them, or say `--without NAME` of each "
             "that wrote into no table, or whose rows may go", handlers=", ".join(lost),
         )  # fmt: skip
+    return unknown
 
 
 def without_tables(registry: Registry) -> list[str]:

@@ -42,6 +42,10 @@ from consumer.work.registry import Registry
 
 ALIVE = timedelta(seconds=30)
 WORKS = ("work", "dev", "demo")
+NOT_HERE = (
+    "if one of them had tables of its own, install it, and `consumer rebuild` its plugin, before `work` starts: its "
+    "runs are kept"
+)
 
 
 def rebuild(
@@ -146,7 +150,8 @@ async def _rebuild(
         async with database.reading() as session:
             if not dry_run:
                 await derivation.require_all_in(session)
-            await require_known(session, plugin, plugins, registry, without)
+            if unknown := await require_known(session, plugin, plugins, registry, without):
+                say(f"not here: {', '.join(unknown)}; {NOT_HERE}")
             owed = await derivation.marks(session)
             names = await each_of(session, EventRow.__table__.c.application)
         if plugins:
