@@ -62,6 +62,8 @@ class KafkaSubscription:
         was."""
         self._lost: frozenset[Partition] = frozenset()
         """Partitions whose end the log has lost: another record came first. They are read from their beginning."""
+        self._leaderless: frozenset[Partition] = frozenset()
+        """Partitions that are in doubt once they have a leader."""
         self._any_names = False
         """Whether a header was met whose name is not UTF-8: consumers that are made from then on read such names."""
         self._reading = False
@@ -137,7 +139,7 @@ class KafkaSubscription:
                         raise again(self._refused)
                     return ()
                 continue
-            if self._reading and (self._doubted or self._lost):
+            if self._reading and (self._look_for_leaders(consumer) or self._lost):
                 await self._examine(consumer)
                 continue
             if self._pulling is None:
@@ -149,7 +151,7 @@ class KafkaSubscription:
                 return ()
             if not self._reading and _holds_records(pulling):
                 continue  # `on_assigned` has not returned yet
-            if self._reading and self._doubted:
+            if self._reading and self._look_for_leaders(consumer):
                 continue  # what it brought may lie in another log
             if pulling is not self._pulling:
                 continue  # the consumer was replaced meanwhile
@@ -210,10 +212,15 @@ class KafkaSubscription:
     async def _examine(self, consumer: Any) -> None:
         """Ask of the doubted partitions whether the log reaches where they are read on; it is read there once more from
         the record before. Where it does not, or has another record there, it has lost its end: whoever reads is told,
-        and the group goes back to the beginning. Raises as `poll`, and what `on_replaced` raises: the next does it."""
-        owned, doubted = self._owned, self._doubted & self._owned
-        spots = {one: _spot(one) for one in doubted | self._lost}
-        self._doubted = frozenset()
+        and the group goes back to the beginning. Raises as `poll`, and what `on_replaced` raises: the next does it.
+        What has no leader brings nothing, and would hold up the others: it is asked about once it has one."""
+        owned, wanted = self._owned, (self._doubted | self._lost) & self._owned
+        led = _led(consumer, wanted)
+        doubted, self._doubted, self._lost = self._doubted & led, frozenset(), self._lost & led
+        self._leaderless |= wanted - led
+        spots = {one: _spot(one) for one in led}
+        if not spots:
+            return
         try:
             async with self._asking(STANDS_WITHIN_S, "the broker did not tell how far the log goes"):
                 starts, ends, stored = await asyncio.gather(  # at once: each waits for a fetch that is under way
@@ -257,6 +264,14 @@ class KafkaSubscription:
             self._progress.rewound(partition, offset)
             self._proofs.pop(partition, None)
         self._marks.forget(places)
+
+    def _look_for_leaders(self, consumer: Any) -> bool:
+        """Whether any partition is in doubt; so are those that had no leader, and have one now."""
+        if self._leaderless:
+            found = _led(consumer, self._leaderless)
+            self._doubted |= found
+            self._leaderless -= found
+        return bool(self._doubted)
 
     def _doubt(self) -> None:
         """A server may have begun anew, without the end of what it had."""
@@ -380,7 +395,7 @@ class KafkaSubscription:
         if told:
             await self._membership.revoked(told)
         self._marks.forget(self._owned)
-        self._owned = self._unsure = self._doubted = self._lost = frozenset()
+        self._owned = self._unsure = self._doubted = self._lost = self._leaderless = frozenset()
         self._proofs.clear()
         self._progress.forget()
 
@@ -490,6 +505,12 @@ class KafkaSubscription:
 
 def _spot(partition: Partition) -> TopicPartition:
     return TopicPartition(partition.topic, partition.number)
+
+
+def _led(consumer: Any, partitions: Iterable[Partition]) -> frozenset[Partition]:
+    """Those that have a leader, as far as aiokafka knows."""
+    cluster = consumer._client.cluster
+    return frozenset(one for one in partitions if cluster.leader_for_partition(_spot(one)) not in (None, -1))
 
 
 def _place(stored: Any | None) -> tuple[int, str]:
