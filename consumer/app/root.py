@@ -35,6 +35,7 @@ from consumer.ledger.processes import (
     BROKEN,
     GAVE_WAY,
     HANDLERS,
+    INSTALLED,
     LOG,
     MISADDRESSED,
     PREFIX,
@@ -398,7 +399,9 @@ class App:
         self.check_plugins()
         runs = " ".join(sorted(handler.name for handler in self.registry.handlers))
         broken = " ".join(sorted(plugin.plugin for plugin in self.registry.broken))
+        installed = " ".join(sorted(handler.name for handler in self.registry.installed))
         self._heartbeat.said |= {("work", HANDLERS): lambda: runs, ("work", BROKEN): lambda: broken}
+        self._heartbeat.said["work", INSTALLED] = lambda: installed
         contexts = Contexts(self.clock, self.settings.handler_options, await self.payments(), ledger=self.database)
         database, broker, settings, tracing = self.database, self.broker, self.settings, self.tracing
         broker.writes |= log_parts.written(settings, Role.WORK)

@@ -31,6 +31,7 @@ LISTED_MAX: Final = 200
 SAYS: Final = "says:"
 """Before what a process says of itself, where it is stored beside the checks: an older version takes it for one."""
 HANDLERS: Final = "handlers"
+INSTALLED: Final = "installed_handlers"
 BROKEN: Final = "broken_plugins"
 READS: Final = "applications"
 GAVE_WAY: Final = "gave_way"
@@ -57,8 +58,8 @@ class Proof:
 class Pulse:
     """What a process says of itself. `ready` since `since`, or not; `checks` by name; `answered` and `refused`: the
     webhooks it answered in the last minutes, and how many of them with 503. `said`: the words above to what it says
-    of itself: the handlers it runs and the plugins it cannot load, the applications it reads, and of which it gave
-    the lead back as it is refused (names, a space between two); webhooks it refused for their signature or their
+    of itself: the handlers it runs, those that are installed, the plugins it cannot load, the applications it reads,
+    of which it gave the lead back as it is refused (names, a space between two); webhooks it refused for their signature or their
     address, many unproved bytes that it stored, and how many of `refused` there was no room for, here or among its
     application's unproved ones (JSON, by application); why it cannot account for money and access; why it ended, where
     nobody told it to; its topics' prefix, and the log that they are on; the user it is to the database."""

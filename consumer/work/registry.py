@@ -66,6 +66,11 @@ class Registry:
         self._by_name = {handler.name: handler for handler in handlers}
         self._by_type: dict[str, tuple[Handler, ...]] = {}
 
+    @property
+    def installed(self) -> tuple[Handler, ...]:
+        """What this version of the code has, whatever its settings leave out."""
+        return self.handlers + self.absent + self.left_out
+
     def get(self, name: str) -> Handler | None:
         """The handler of that name, if it can run here."""
         return self._by_name.get(name)

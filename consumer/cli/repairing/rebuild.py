@@ -43,7 +43,7 @@ from consumer.work.registry import Registry
 ALIVE = timedelta(seconds=30)
 WORKS = ("work", "dev", "demo")
 NOT_HERE = (
-    "if one of them had tables of its own, install it, and `consumer rebuild` its plugin, before `work` starts: its "
+    "not here: {names}; if one of them had tables of its own, install it, and `consumer rebuild` its plugin, before `work` starts: its "
     "runs are kept"
 )
 
@@ -151,7 +151,7 @@ async def _rebuild(
             if not dry_run:
                 await derivation.require_all_in(session)
             if unknown := await require_known(session, plugin, plugins, registry, without):
-                say(f"not here: {', '.join(unknown)}; {NOT_HERE}")
+                say(NOT_HERE.format(names=", ".join(unknown)))
             owed = await derivation.marks(session)
             names = await each_of(session, EventRow.__table__.c.application)
         if plugins:

@@ -3,6 +3,7 @@ done under both names."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,7 +16,7 @@ from consumer.ledger import Database, processes
 from consumer.ledger.handling import handlers
 from consumer.ledger.handling.handlers import LIVE_S
 from consumer.ledger.plans import candidates
-from consumer.ledger.processes import BROKEN, HANDLERS, Pulse
+from consumer.ledger.processes import BROKEN, HANDLERS, INSTALLED, Pulse
 from consumer.plugin import Context, Event, Handler, handles
 from consumer.work.ingest.rolling_deploy import LOOK_EVERY_S, RollingDeploy
 from consumer.work.registry import BrokenPlugin, Registry
@@ -37,10 +38,12 @@ def a(name: str, *types: str, **options: Any) -> Handler:
 SHIP, SEND, BOOK = a("shop:ship"), a("shop:send"), a("shop:book", "order.*", fulfils=False)
 
 
-async def at_work(database: Database, clock: Any, name: str, *runs: Handler, broken: str = "") -> None:
-    """A worker of this name tells that it lives and what it runs, before it takes an event."""
+async def at_work(
+    database: Database, clock: Any, name: str, *runs: Handler, left_out: Sequence[Handler] = (), broken: str = ""
+) -> None:
+    """A worker of this name tells that it lives, and what it has, before it takes an event."""
     now = clock.now()
-    said = {HANDLERS: " ".join(one.name for one in runs), BROKEN: broken}
+    said = {INSTALLED: " ".join(one.name for one in (*runs, *left_out)), BROKEN: broken}
     pulse = Pulse(process=name, role="work", host="here", pid=1, version="1", started_at=now, ready=True, since=now,
                   said=said)  # fmt: skip
     async with database.transaction() as session:
@@ -97,7 +100,7 @@ async def test_what_the_older_version_takes_is_not_kept_for_the_new_name_too(
     [
         ([SHIP, BOOK], [SEND, BOOK], {"shop:send": "shop:ship"}),
         ([SHIP, BOOK], [SHIP, SEND, BOOK], {"shop:send": None}),  # new beside what stays
-        ([SHIP], [a("stall:ship")], {"stall:ship": "shop:ship"}),  # moved: what fulfils sends the same parcel
+        ([SHIP], [a("stall:ship")], {"stall:ship": None}),  # another plugin's does another thing
         ([BOOK], [a("stall:book", fulfils=False)], {"stall:book": None}),
         ([BOOK], [a("shop:keep", fulfils=False)], {"shop:keep": "shop:book"}),
         ([BOOK], [SEND], {"shop:send": None}),  # what ships nothing ships for nobody
@@ -181,12 +184,43 @@ async def test_what_is_left_out_here_is_kept_while_another_worker_runs_it(sqlite
 async def test_what_is_split_over_workers_by_settings_is_all_done(sqlite_ledger: Database) -> None:
     """Both are installed everywhere, so neither is the other under another name: a parcel, and its mail."""
     clock, mail = DrivenClock(), a("shop:mail")
-    await at_work(sqlite_ledger, clock, "parcels", SHIP)
+    await at_work(sqlite_ledger, clock, "parcels", SHIP, left_out=[mail])
     clock.advance(60)
-    await at_work(sqlite_ledger, clock, "mails", mail)
+    await at_work(sqlite_ledger, clock, "mails", mail, left_out=[SHIP])
     for mine, theirs in ((SHIP, mail), (mail, SHIP)):
         rollout = RollingDeploy(Registry([mine], left_out=[theirs]), clock)
         assert await of(rollout, sqlite_ledger) == {theirs.name: None}
+    await at_work(sqlite_ledger, clock, "newer", broken="shop")
+    rollout = RollingDeploy(Registry([], [BrokenPlugin("shop", "no")]), clock)
+    assert await of(rollout, sqlite_ledger) == {"shop:ship": None, "shop:mail": None}
+
+
+# case: H7, O9
+async def test_two_that_one_version_had_are_two(sqlite_ledger: Database) -> None:
+    clock = DrivenClock()
+    await at_work(sqlite_ledger, clock, "both", SHIP, SEND)
+    clock.advance(3600)
+    await at_work(sqlite_ledger, clock, "back", SHIP)
+    rollout = RollingDeploy(Registry([SHIP]), clock)
+    clock.advance(3600)
+    await at_work(sqlite_ledger, clock, "third", SEND)
+    assert set((await of(rollout, sqlite_ledger)).values()) <= {None}
+
+
+# case: H7, O9
+async def test_of_a_worker_that_did_not_say_what_is_installed_nothing_is_known(sqlite_ledger: Database) -> None:
+    """One from before 2026-12: what it does not run it may have been told to leave out."""
+    clock = DrivenClock()
+    await at_work(sqlite_ledger, clock, "old", SHIP)
+    rollout = RollingDeploy(Registry([SHIP]), clock)
+    clock.advance(1)
+    now = clock.now()
+    pulse = Pulse(process="new", role="work", host="here", pid=1, version="1", started_at=now, ready=True, since=now,
+                  said={HANDLERS: SEND.name})  # fmt: skip
+    async with sqlite_ledger.transaction() as session:
+        await processes.beat(session, [pulse], now)
+        await handlers.register(session, [SEND], now)
+    assert await of(rollout, sqlite_ledger) == {"shop:send": None}
 
 
 # case: H6, H8
