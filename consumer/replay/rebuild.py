@@ -186,10 +186,12 @@ class Rebuild:
         data = said.data["data"]
         await self._at_once[said.type, data["by"]](session, step.application, data, step.at)
 
-    def is_for_others(self, emission: Emission, plugin: str | None = None) -> bool:
-        """Whether somebody outside may act on it; the plugins' own timers and rounds are not. With a `plugin`: outside
-        that one, as another's projection."""
+    def is_for_others(self, emission: Emission, emitter: Handler, plugin: str | None = None) -> bool:
+        """Whether somebody outside may act on it; the plugins' own timers and rounds are not. Of what a built-in one
+        says, a merchant's is outside, though its tables are derived again, too. With a `plugin`: outside that one, as
+        another's projection."""
         own = (handler for handler in self._handlers.values() if plugin in (None, handler.plugin))
+        own = (handler for handler in own if handler.is_built_in or not emitter.is_built_in)
         return not any(handler.wants(emission.type) for handler in own)
 
     def by_hand(self, emission: Emission, at: datetime, application: str) -> tuple[Step, Event, Handler] | None:
@@ -238,14 +240,15 @@ class _Play:
             self._require_trail(step, handler)
             await savepoint.rollback()  # then it found something else, and left it as it was
             return
-        sent = [one for one in news if self._rebuild.is_for_others(one) and not one.is_later(step.at)]
+        sent = [one for one in news if self._rebuild.is_for_others(one, handler) and not one.is_later(step.at)]
         if sent:
             raise RebuildDiffers(f"{sent[0].type} by {handler.name} on {step.event_id} was never sent")
         await savepoint.commit()
         await self.told.add({one.id for one in news})  # a timer that was withdrawn left no row
         missing = {one.id: one for one in then if one.id not in {now.id for now in ctx.emissions}}
-        for emission in filter(self._rebuild.is_for_others, missing.values()):
-            await self._honour(event, handler, emission)
+        for emission in missing.values():
+            if self._rebuild.is_for_others(emission, handler):
+                await self._honour(event, handler, emission)
 
     def _require_trail(self, step: Step, handler: Handler) -> None:
         """What it changed then must be known. Raises RebuildDiffers."""
@@ -255,7 +258,9 @@ class _Play:
                 "changed then: fill a new database with the archives and the `audit export`, in one "
                 "`events import --missing`"
             )
-        if step.at > self._noted[1] and any(self._rebuild.is_for_others(one, handler.plugin) for one in step.emitted):
+        if step.at > self._noted[1] and any(
+            self._rebuild.is_for_others(one, handler, handler.plugin) for one in step.emitted
+        ):
             raise RebuildDiffers(
                 f"{handler.name} changed something on {step.event_id}, and the trail ends before that: fill a new "
                 "database with the archives and an `audit export` that was made after them, in one "

@@ -435,6 +435,25 @@ async def test_under_other_settings_what_was_requested_stays_so(sqlite_ledger: D
         assert (order["requested_at"], order["hold"]) == (order["paid_at"], None)
 
 
+@handles("fulfilment.requested", name="till:note", transactional=True)
+async def _till(event: Event, ctx: Context) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("was", "now"), [("off", "on"), ("on", "off")])
+async def test_a_merchants_projection_of_requests_changes_none(sqlite_ledger: Database, was: str, now: str) -> None:
+    # case: G9, F31
+    till = declared(_till)
+    assert till is not None
+    async with live_in(sqlite_ledger, {"matching": was}, more=[till]) as live:
+        await live.arrive(said("order.paid", "evt_1", order_id="A1", amount="9"))
+        await live.pass_time(1)
+        before = [row["requested_at"] for row in (await contents(live, [ORDERS]))["fulfilment_order"]]
+        with suppress(RebuildDiffers):
+            await rebuild(live, {"fulfilment": {"matching": now}, "access": {}}, [till]).run("default")
+        assert [row["requested_at"] for row in (await contents(live, [ORDERS]))["fulfilment_order"]] == before
+
+
 @pytest.mark.parametrize("held", [0, 10_000], ids=["in a table", "in memory"])
 async def test_under_other_settings_nothing_new_is_requested(
     database: Database, monkeypatch: pytest.MonkeyPatch, held: int
