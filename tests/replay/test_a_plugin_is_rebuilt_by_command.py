@@ -313,6 +313,13 @@ async def test_what_a_handler_wrote_that_is_not_here_by_that_name_is_not_dropped
     assert await times() == []
     await rebuilt(more=mapped)
     assert await times() == [2, 2], "its runs are still there: nothing was lost for good"
+    work.functions = [plugin.tally]  # by the new name, before anybody thought of the mapping
+    await work.publish(order_paid(3, "A"))
+    async with work.working():
+        await eventually(lambda: work.count("counts:count", "succeeded", 1))
+    assert await times() == [3, 2]
+    await rebuilt(more=mapped)
+    assert await times() == [3, 2], "the runs of both names"
 
 
 KEEPER = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -57,6 +58,13 @@ def not_here(registry: Registry) -> list[str]:
         *(f"{one.plugin} cannot be loaded (`consumer handlers list`)" for one in registry.broken),
         *(f"CONSUMER_HANDLERS leaves out handlers of {one}" for one in left_out),
     ]
+
+
+def by_both_names(registry: Registry, renamed: Mapping[str, str]) -> Registry:
+    """The same registry, where a handler that is `renamed` (old name to new) is there by either: runs of both may be in
+    the ledger, as before somebody thought of the mapping the new one was a handler of its own."""
+    others = [replace(one, name=renamed[one.name]) for one in registry.handlers if one.name in renamed]
+    return Registry([*registry.handlers, *others], registry.broken, registry.absent, left_out=registry.left_out)
 
 
 async def require_known(

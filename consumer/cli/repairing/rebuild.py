@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from consumer.app.commands.rebuilding import (
     ALL,
     TOGETHER,
+    by_both_names,
     chosen,
     not_here,
     rebuild_of,
@@ -83,7 +84,7 @@ def rebuild(
             f"`work` waits for no rebuild any more; owed it is all the same: {', '.join(names) or '-'}"
         )
         return
-    registry = registry_of(settings)
+    registry = by_both_names(registry_of(settings), settings.renamed_handlers)
     require_options(registry, settings.handler_options)
     plugins = chosen(plugin, registry)
     if not dry_run:
