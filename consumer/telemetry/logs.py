@@ -39,10 +39,14 @@ _NEVER = logging.CRITICAL + 1
 REPEAT_EVERY_S = 30.0
 REMEMBERED_MAX = 256
 QUEUED_MAX = 10_000
-AT_ONCE_BYTES = 64 * 1024
+QUEUED_BYTES = 16 * 1024 * 1024
+AT_ONCE_BYTES = select.PIPE_BUF
+"""So much the kernel writes whole, or not yet: several processes share the pipe, and their lines do not mix."""
 SETTLE_S = 2.0
 
 Fields = Callable[[], Mapping[str, Any]]
+Line = tuple[bytes, int]  # and how many lost ones it tells of
+Queue = SimpleQueue[Line | Event]
 _told: ContextVar[Fields | None] = ContextVar("told_of_each_line", default=None)
 
 
@@ -89,65 +93,84 @@ class LogStream:
         """Whether each line so far is written, or lost; waits for that for a while."""
         return True
 
-    def begin(self) -> None:
-        """To be called again in a process that was forked."""
+    def forked(self) -> None:
+        """To be called in a process that was forked: what the other lost, the other tells."""
+        self.lost = self.untold = 0
 
 
 class QueuedStream(LogStream):
     """The same to a pipe, a socket or a terminal, whose reader may stand still for as long as he likes: a thread of its
-    own waits for him, and what is more than QUEUED_MAX lines is lost. `descriptor`: of `target`, past whose buffer it
-    goes: Python's end waits for nobody who holds that."""
+    own waits for him, and what is more than QUEUED_MAX lines, or QUEUED_BYTES, is lost. `descriptor`: of `target`, past
+    whose buffer it goes: Python's end waits for nobody who holds that. A fork writes there by itself, without a thread:
+    it may end at any time (`os._exit`, as `multiprocessing` ends each), and its lines are written by then."""
 
     def __init__(self, target: TextIO, descriptor: int) -> None:
         super().__init__(target)
         self._descriptor = descriptor
         self._encoding = target.encoding or "utf-8"
-        self.begin()
+        queue: Queue = SimpleQueue()  # also of a finalizer that logs within
+        self._queue: Queue | None = queue
+        self._queued_bytes = 0
+        Thread(target=self._write_on, args=(queue,), daemon=True, name="log").start()
 
-    def begin(self) -> None:
-        """Start the thread."""
-        self._queue: SimpleQueue[tuple[bytes, int] | Event] = SimpleQueue()  # also of a finalizer that logs within
-        Thread(target=self._write_on, args=(self._queue,), daemon=True, name="log").start()
+    def forked(self) -> None:
+        """To be called in a process that was forked."""
+        super().forked()
+        self._queue = None
 
     def write(self, text: str) -> int:
         """A line."""
-        if self._queue.qsize() >= QUEUED_MAX:
+        if self._queue is not None and (self._queue.qsize() >= QUEUED_MAX or self._queued_bytes >= QUEUED_BYTES):
             self.lost += 1
             self.untold += 1
+            return len(text)
+        told, self.untold = self.untold, 0
+        line = text.encode(self._encoding, "backslashreplace")
+        if self._queue is None:
+            self._is_torn_by([(line, told)])
         else:
-            told, self.untold = self.untold, 0
-            self._queue.put((text.encode(self._encoding, "backslashreplace"), told))
+            size = len(line)
+            self._queued_bytes += size
+            self._queue.put((line, told))
         return len(text)
 
     def settled(self) -> bool:
         """Whether each line so far is written, or lost; waits for that for SETTLE_S seconds at most."""
+        if self._queue is None:
+            return True
         reached = Event()
         self._queue.put(reached)
         return reached.wait(SETTLE_S)
 
-    def _write_on(self, queue: SimpleQueue[tuple[bytes, int] | Event]) -> None:
+    def _write_on(self, queue: Queue) -> None:
         is_torn = False
+        found: Line | Event | None = None
         while True:
-            found = queue.get()
-            lines: list[tuple[bytes, int]] = []
-            size = 0
-            while not isinstance(found, Event):
-                lines.append(found)
-                size += len(found[0])
-                if size >= AT_ONCE_BYTES:  # one at a time would wait for the interpreter's turn behind each
+            if found is None:
+                found = queue.get()
+            lines: list[Line] = []
+            size = int(is_torn)
+            while not isinstance(found, Event | None):
+                length = len(found[0])
+                if lines and size + length > AT_ONCE_BYTES:
                     break
+                lines.append(found)
+                size += length
+                self._queued_bytes -= length
                 try:
                     found = queue.get_nowait()
                 except Empty:
-                    break
+                    found = None
+                    self._queued_bytes = 0  # threads that count at the same time may miscount, and not for long
             if lines and is_torn:
                 lines[0] = (b"\n" + lines[0][0], lines[0][1])
             if lines:
                 is_torn = self._is_torn_by(lines)
             if isinstance(found, Event):
                 found.set()
+                found = None
 
-    def _is_torn_by(self, lines: Sequence[tuple[bytes, int]]) -> bool:
+    def _is_torn_by(self, lines: Sequence[Line]) -> bool:
         """Write these, wait for as long as it takes, and count what is lost. Whether half a line is written."""
         waiting = memoryview(b"".join(line for line, _ in lines))
         sent, size = 0, len(waiting)
@@ -187,7 +210,7 @@ def logs_settled() -> bool:
 
 
 atexit.register(logs_settled)
-os.register_at_fork(after_in_child=lambda: _lines.begin())
+os.register_at_fork(after_in_child=lambda: _lines.forked())
 
 
 def configure_logging(

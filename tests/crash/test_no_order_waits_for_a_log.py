@@ -18,7 +18,7 @@ import orjson
 import pytest
 import structlog
 
-from consumer.telemetry.logs import QUEUED_MAX, configure_logging, logs_settled
+from consumer.telemetry.logs import QUEUED_MAX, configure_logging, lines_lost, logs_settled
 from consumer.telemetry.metrics import Metrics
 from tests.promises.deployment import deployment, embedded, started, stopped
 from tests.support.process import ConsumerProcess
@@ -141,6 +141,70 @@ def test_what_is_queued_is_written_at_the_end() -> None:
     ended = subprocess.run([sys.executable, "-c", _ENDS], capture_output=True, check=False, timeout=60)
     assert ended.returncode == 3
     assert [orjson.loads(line)["number"] for line in ended.stderr.splitlines()] == list(range(5000))
+
+
+_WRITES = """
+import sys, structlog
+from consumer.telemetry.logs import configure_logging
+configure_logging("info", "json")
+for number in range(2000):
+    structlog.get_logger("here").info("line", number=number, text="x" * (number % 700))
+"""
+
+
+# case: O7
+def test_writers_on_one_pipe_tear_no_line() -> None:
+    reads, writes = os.pipe()
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITES], stderr=writes) for _ in range(3)]
+    os.close(writes)
+    with open(reads, "rb") as pipe:
+        found = [orjson.loads(line)["number"] for line in pipe]
+    assert [writer.wait(30) for writer in writers] == [0, 0, 0]
+    assert sorted(found) == sorted([*range(2000)] * 3)
+
+
+_FORKS = """
+import os, structlog
+from consumer.telemetry.logs import configure_logging
+configure_logging("info", "json")
+structlog.get_logger("here").info("before")
+for number in range(5):
+    if (child := os.fork()) == 0:
+        structlog.get_logger("here").error("forked", number=number)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+# case: O7
+def test_a_forks_lines_are_written_before_it_ends() -> None:
+    ended = subprocess.run([sys.executable, "-c", _FORKS], capture_output=True, check=True, timeout=60)
+    found = [orjson.loads(line) for line in ended.stderr.splitlines()]
+    assert [line["number"] for line in found if line["event"] == "forked"] == list(range(5))
+    assert [line["event"] for line in found].count("before") == 1
+
+
+# case: O7
+@pytest.mark.usefixtures("restored")
+def test_long_lines_are_bound_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consumer.telemetry.logs.SETTLE_S", 0.1)
+    monkeypatch.setattr("consumer.telemetry.logs.QUEUED_BYTES", 1_000_000)
+    reads, writes = os.pipe()
+    try:
+        with open(writes, "w", encoding="utf-8", closefd=False) as pipe:
+            configure_logging("info", "json", pipe)
+            log, before = structlog.get_logger("here"), lines_lost()
+            for _ in range(200):
+                log.info("long", text="x" * 16_000)
+            lost = lines_lost() - before
+            assert 120 < lost < 145  # what a pipe and the thread hold is no more of the queue
+            assert len(_read(reads)) == 200 - lost
+            log.info("after")
+            assert logs_settled()
+            assert [line.get("lines_lost") for line in _read(reads)] == [lost]
+    finally:
+        os.close(reads)
+        os.close(writes)
 
 
 @contextmanager
