@@ -42,6 +42,9 @@ QUEUED_MAX = 10_000
 QUEUED_BYTES = 16 * 1024 * 1024
 AT_ONCE_BYTES = select.PIPE_BUF
 """So much the kernel writes whole, or not yet: several processes share the pipe, and their lines do not mix."""
+TURN_EVERY, TURN_S = 250, 0.0005
+"""Each time so many more lines wait, who logs gives the thread that writes them its turn. An event loop that is never
+idle gives none: of 100,000 lines 90,000 were lost, and their reader was there. 20 ms in all, where he stands still."""
 SETTLE_S = 2.0
 
 Fields = Callable[[], Mapping[str, Any]]
@@ -120,7 +123,8 @@ class QueuedStream(LogStream):
 
     def write(self, text: str) -> int:
         """A line."""
-        if self._queue is not None and (self._queue.qsize() >= QUEUED_MAX or self._queued_bytes >= QUEUED_BYTES):
+        waiting = 0 if self._queue is None else self._queue.qsize()
+        if self._queue is not None and (waiting >= QUEUED_MAX or self._queued_bytes >= QUEUED_BYTES):
             self.lost += 1
             self.untold += 1
             return len(text)
@@ -132,6 +136,8 @@ class QueuedStream(LogStream):
             size = len(line)
             self._queued_bytes += size
             self._queue.put((line, told))
+            if waiting % TURN_EVERY == TURN_EVERY - 1:
+                time.sleep(TURN_S)
         return len(text)
 
     def settled(self) -> bool:

@@ -3,6 +3,8 @@ lost and counted, the first that is written again says how many, and every order
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import io
 import logging
 import os
@@ -127,6 +129,29 @@ def test_a_reader_who_stands_still_is_waited_for_by_nobody(monkeypatch: pytest.M
         os.close(writes)
 
 
+# case: O7
+@pytest.mark.usefixtures("restored")
+def test_a_loop_that_is_never_idle_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def is_busy() -> None:
+        for number in range(10_000):
+            structlog.get_logger("here").info("line", number=number)
+            if number % 20 == 0:
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr("consumer.telemetry.logs.QUEUED_MAX", 5_000)
+    reads, writes = os.pipe()
+    try:
+        fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, 1 << 20)  # it holds all of them: this is not about who reads
+        with open(writes, "w", encoding="utf-8", closefd=False) as pipe:
+            configure_logging("info", "json", pipe)
+            asyncio.run(is_busy())
+            assert logs_settled()
+            assert [line["number"] for line in _read(reads)] == list(range(10_000))
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
 _ENDS = """
 import sys, structlog
 from consumer.telemetry.logs import configure_logging
@@ -157,7 +182,7 @@ def test_writers_on_one_pipe_tear_no_line() -> None:
     reads, writes = os.pipe()
     writers = [subprocess.Popen([sys.executable, "-c", _WRITES], stderr=writes) for _ in range(3)]
     os.close(writes)
-    with open(reads, "rb") as pipe:
+    with os.fdopen(reads, "rb") as pipe:
         found = [orjson.loads(line)["number"] for line in pipe]
     assert [writer.wait(30) for writer in writers] == [0, 0, 0]
     assert sorted(found) == sorted([*range(2000)] * 3)
