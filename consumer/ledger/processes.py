@@ -60,9 +60,10 @@ class Pulse:
     webhooks it answered in the last minutes, and how many of them with 503. `said`: the words above to what it says
     of itself: the handlers it runs, those that are installed, the plugins it cannot load, the applications it reads,
     of which it gave the lead back as it is refused (names, a space between two); webhooks it refused for their
-    signature or their address, many unproved bytes that it stored, and how many of `refused` there was no room for, here or
-    among its application's unproved ones (JSON, by application); why it cannot account for money and access; why it ended,
-    where nobody told it to; its topics' prefix, and the log that they are on; the user it is to the database."""
+    signature or their address, many unproved bytes that it stored, and how many of `refused` there was no room for,
+    here or among its application's unproved ones (JSON, by application); why it cannot account for money and access;
+    why it ended, where nobody told it to; its topics' prefix, and the log that they are on; the user it is to the
+    database."""
 
     process: str
     role: str
