@@ -44,8 +44,8 @@ from consumer.work.registry import Registry
 ALIVE = timedelta(seconds=30)
 WORKS = ("work", "dev", "demo")
 NOT_HERE = (
-    "not here: {names}; if one of them had tables of its own, install it, and `consumer rebuild` its plugin, before `work` starts: its "
-    "runs are kept"
+    "not here: {names}; if one of them had tables of its own, install it, and `consumer rebuild` its plugin, before "
+    "`work` starts: its runs are kept"
 )
 
 
