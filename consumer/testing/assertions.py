@@ -68,6 +68,10 @@ NEVER_TOLD = (
     "the outside was told less than when all is well, and the run succeeded: let each error out, do on every attempt "
     "what the first one does (whatever ctx.attempt is), and keep nothing in the module"
 )
+WENT_ON = (
+    "{failed} failed, and the run went on and succeeded, so nobody tries that again: let each error out; what may fail "
+    "without harm is a handler of its own with fulfils=False (and best_effort=True here)"
+)
 TRIED_AGAIN: Mapping[str, str] = {
     "the answer was lost, it is tried again": LOSE,
     "the outside was away at first (a refused connection), then it is tried again": "no connection",
@@ -99,6 +103,7 @@ class Left:
     gave_up: bool = field(default=False, compare=False)
     before: Mapping[str, Any] = field(default_factory=dict, compare=False)
     mixed_up: tuple[str, str, str] | None = field(default=None, compare=False)
+    went_on: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_something(self) -> bool:
@@ -251,6 +256,7 @@ class Stage:
                 gave_up=any(self._gave_up(run) for run in bench.runs),
                 before=before,
                 mixed_up=bench.outside.mixed_up(),
+                went_on=tuple(bench.went_on),
             )
 
     def _begin(self, bench: Workbench) -> Mapping[str, Any]:
@@ -317,7 +323,10 @@ class Stage:
             if before != after:
                 place = home_of(self._declared.function).start
                 told = f"\n  otherwise: {_shown(before)}\n  here:      {_shown(after)}"
-                told_less = NEVER_TOLD if met_trouble else TOLD_LESS
+                lost = {f"{method} {url}" for method, url, _ in once.effects - found.effects}
+                failed = next((one for one in found.went_on if one in lost), None)
+                never_told = NEVER_TOLD if failed is None else WENT_ON.format(failed=failed)
+                told_less = never_told if met_trouble else TOLD_LESS
                 meaning = told_less if what == "effects" and after < before else _MEANING[what]
                 raise AssertionError(f"{way}: {meaning}{told}\n  handler:   {self._declared.name} ({place})")
 
@@ -355,6 +364,7 @@ class Stage:
         """Each once, in this order, and everything that is tried again."""
         for event in events:
             if self._wants(bench, event):
+                bench.outside.begin_event(event)
                 bench.deliver(self._handler, event)
         bench.wait(PATIENCE_S, self._handler)
 

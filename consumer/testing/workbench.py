@@ -94,6 +94,7 @@ class Workbench:
         self._models: dict[str, type[BaseModel]] = {}
         self.options: dict[str, Any] = dict(options or {})
         self.outside = Outside()
+        self.went_on: list[str] = []
         self.clock = DrivenClock()
         self.payments: PaymentsFake = PaymentsFake(self.clock) if payments is None else payments
         self._numbers = itertools.count(1)
@@ -220,7 +221,7 @@ class Workbench:
 
     def run_in_trouble(self, handler: Function, event: Event, what: str, patience_s: float) -> None:
         """Deliver an event to an effect handler; each of its requests meets this trouble once (one of `TROUBLES`), and
-        it is tried again, at most `patience_s` seconds later each time."""
+        it is tried again, at most `patience_s` seconds later each time. What its last attempt met is in `went_on`."""
         registry = self._registry([handler])
         found = registry.handlers[0]
         trouble, around = TROUBLES[what]
@@ -228,10 +229,12 @@ class Workbench:
         self._wait(self._deliver(registry, [event]))
         unlucky = Registry([around(found, self.outside)])
         for _ in range(found.retry.attempts):
+            before = len(self.outside.met)
             self._watch(self._work(unlucky))
             if not self._rows(select(RunRow).where(RunRow.__table__.c.status == RunStatus.RETRYING.value).limit(1)):
                 break
             self.clock.advance(patience_s)
+        self.went_on += self.outside.met[before:]
         self.outside.begin_trouble(None)
 
     def run_at_once(self, handler: Function, event: Event, times: int = 3) -> None:

@@ -164,6 +164,53 @@ def test_a_key_is_of_one_host_and_who_asks_whether_it_was_done_may_believe_the_a
     assert_idempotent(asks, given=knows)
 
 
+# case: G2, H11
+def test_one_key_for_two_events_of_an_order_is_what_keys_are_for() -> None:
+    """The second is dropped, as is meant, though its body names another event. Another order's, or another type's, and
+    what a subscription is told month by month, would be lost."""
+
+    def told(*types: str, **about: Any) -> list[Event]:
+        with Workbench() as bench:
+            return [bench.event(one, **about) for one in types]
+
+    @handles("order.*", "subscription.renewed", name="right:two-proofs")
+    async def two_proofs(event: Event, ctx: Context) -> None:
+        url = f"https://shop.example/{event.order_id or event.subscription_id}"
+        key = f"paid-{event.order_id or event.subscription_id}"
+        async with ctx.http.put(url, json={"by": event.id}, headers={"Idempotency-Key": key}) as answer:
+            answer.raise_for_status()
+
+    assert_idempotent(two_proofs, told("order.paid", "order.paid", order_id="A-1"))
+    for lost in (
+        told("order.paid", "order.expired", order_id="A-1"),
+        told("subscription.renewed", "subscription.renewed", subscription_id="S-1"),
+    ):
+        with pytest.raises(AssertionError, match="it sends one Idempotency-Key with two requests"):
+            assert_idempotent(two_proofs, lost)
+
+
+# case: H11
+def test_what_an_attempt_caught_and_went_on_from_is_told() -> None:
+    """A best-effort call behind the shipment looks as a second shipment does: the author learns where it belongs."""
+
+    @handles("fulfilment.requested", name="wrong:ships-then-pings")
+    async def ship_then_ping(event: Event, ctx: Context) -> None:
+        headers = {"Idempotency-Key": ctx.idempotency_key}
+        async with ctx.http.post("https://shop.example", json={"order": event.order_id}, headers=headers) as answer:
+            answer.raise_for_status()
+        try:
+            async with ctx.http.post("https://chat.example/hook", json={}, headers=headers) as answer:
+                answer.raise_for_status()
+        except aiohttp.ClientError:
+            ctx.log.info("no_ping")
+
+    with pytest.raises(AssertionError, match="went on") as refused:
+        assert_idempotent(ship_then_ping)
+    assert "POST https://chat.example/hook failed" in str(refused.value)
+    assert "a handler of its own with fulfils=False" in str(refused.value)
+    assert "ctx.attempt" not in str(refused.value)
+
+
 # case: H11
 @pytest.mark.parametrize("attempts", [1, 2])
 def test_what_is_swallowed_is_found_with_few_attempts_too(attempts: int) -> None:

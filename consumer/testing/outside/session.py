@@ -12,6 +12,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from consumer.events import Event
 from consumer.plugin.http import WHY, loses_the_body
 from consumer.testing.guard import Sent
 from consumer.testing.outside.answer import Answer, Request, Trouble
@@ -32,13 +33,20 @@ class Outside:
         self.requests: list[Request] = []
         self.answer: Callable[[Request], Answer] = lambda _: Answer()
         self._lock = threading.Lock()
+        self._told: list[tuple[Request, Event | None]] = []
+        self._event: Event | None = None
         self._trouble: Trouble | None = None
         self._met: list[tuple[str, str, str]] = []
 
     @property
-    def met(self) -> int:
-        """How many requests met trouble since `begin_trouble`."""
-        return len(self._met)
+    def met(self) -> list[str]:
+        """The requests that met trouble since `begin_trouble`."""
+        return [f"{method} {url}" for method, url, _ in self._met]
+
+    def begin_event(self, event: Event) -> None:
+        """From now on a handler works on this event."""
+        with self._lock:
+            self._event = event
 
     @property
     def closed(self) -> bool:
@@ -80,6 +88,7 @@ class Outside:
             instead = self._instead(request)
             if instead is None or (self._trouble is not None and self._trouble.is_done):
                 self.requests.append(request)
+                self._told.append((request, self._event))
         answer = instead or self.answer(request)
         if answer.error is not None:
             raise answer.error
@@ -158,25 +167,42 @@ class Outside:
         return found
 
     def mixed_up(self) -> tuple[str, str, str] | None:
-        """The first key under which one host was asked for two things, and both. It takes the second for the first."""
-        held: dict[tuple[str, str], str] = {}
-        for request in self.requests:
+        """The first key under which one host was asked for two things, and both. It takes the second for the first, as
+        is meant where two events of one type tell the same of an order."""
+        held: dict[tuple[str, str], list[tuple[str, Event | None]]] = {}
+        for request, event in self._told:
             key = request.idempotency_key
             if key is None or request.method in SAFE:
                 continue
             asked = f"{request.method} {request.url} {_text(request.body)}"
-            before = held.setdefault((str(URL(request.url).origin()), key), asked)
-            if before != asked:
-                return key, before, asked
+            earlier = held.setdefault((str(URL(request.url).origin()), key), [])
+            for before, of in earlier:
+                if before != asked and not _says_again(of, event):
+                    return key, before, asked
+            earlier.append((asked, event))
         return None
 
     def final(self) -> dict[str, str]:
-        """The last body that was PUT (or that it was deleted), per address: what the outside holds in the end."""
+        """The last body that was PUT (or that it was deleted), per address: what the outside holds in the end, where a
+        request repeated with its key is not done again."""
         held: dict[str, str] = {}
+        seen: set[tuple[str, str, str]] = set()
         for request in self.requests:
-            if request.method in ("PUT", "DELETE"):
-                held[request.url] = _text(request.body) if request.method == "PUT" else "deleted"
+            if request.method not in ("PUT", "DELETE"):
+                continue
+            if request.idempotency_key is not None:
+                if (same := (request.method, request.url, request.idempotency_key)) in seen:
+                    continue
+                seen.add(same)
+            held[request.url] = _text(request.body) if request.method == "PUT" else "deleted"
         return held
+
+
+def _says_again(one: Event | None, other: Event | None) -> bool:
+    """Whether two events tell the same of an order. A subscription, or a customer, is told the same month by month."""
+    if one is None or other is None or one.id == other.id or not one.key.startswith("order:"):
+        return False
+    return (one.application, one.type, one.key) == (other.application, other.type, other.key)
 
 
 @cache
