@@ -10,7 +10,7 @@ from consumer.cli.bootstrap import ledger, run, settings_for
 from consumer.cli.consent import Reason, Yes, actor, checked_reason, consent, stands_in
 from consumer.cli.filters import OneApplication, one_application, require_application
 from consumer.cli.output import Json, Output
-from consumer.console.operators.subjects import MARKED_PAID, require_known_order
+from consumer.console.operators.subjects import MARKED_PAID, UNFULFILLABLE, fulfilled_by, require_known_order
 from consumer.console.operators.vocabulary import WORDS
 from consumer.console.operators.words import check
 from consumer.console.operators.words import say as say_word
@@ -38,20 +38,23 @@ def say(
     settings = settings_for(Role.OPERATE)
     require_application(application := one_application(application, settings), settings)
 
-    async def look() -> bool:
-        """Whether somebody has heard of it, where that matters. Raises UsageError for an order that must be known."""
+    async def look() -> str:
+        """What who says it should know: that nobody has heard of the order, or who fulfilled it. Raises UsageError for
+        an order that must be known."""
         async with ledger(settings) as database, database.reading() as session:
             now = await shared_time(session)
             await check(session, word, subject, application=application, by=who, reason=why, now=now, data=given)
+            if word == UNFULFILLABLE and (by := await fulfilled_by(session, application, subject)):
+                return f" ({', '.join(by)} succeeded on it: only where nothing went out, or it came back)"
             if word != MARKED_PAID:
-                return True
+                return ""
             try:
                 await require_known_order(session, subject, application=application)
             except UsageError:
                 if unknown:
-                    return False
+                    return " (nobody here has heard of it: it will be shipped)"
                 raise
-            return True
+            return ""
 
     async def write() -> str:
         async with ledger(settings) as database, database.transaction() as session:
@@ -60,9 +63,8 @@ def say(
                 session, word, subject, application=application, by=who, reason=why, now=now, data=given
             )
 
-    is_known = run(look())  # nobody is asked about what cannot be said anyway
-    unheard = "" if is_known else " (nobody here has heard of it: it will be shipped)"
-    consent(f"{word} {subject}{unheard}?", yes=yes)
+    known = run(look())  # nobody is asked about what cannot be said anyway
+    consent(f"{word} {subject}{known}?", yes=yes)
     event_id = run(write())
     output = Output(as_json)
     output.document({"event_id": event_id})

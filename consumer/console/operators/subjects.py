@@ -43,6 +43,7 @@ from handlers.fulfilment.store import REQUESTED, to_order
 
 OUTBOX: Table = OutboxRow.__table__
 LISTED_MAX = 5
+UNFULFILLABLE = "fulfilment.unfulfillable"
 MARKED_PAID = "fulfilment.marked_paid"
 GIVES = {"access.hold_lifted": "access.held", "access.complimentary_ended": "access.complimentary_granted"}
 KINDS = {"access.hold_lifted": "hold", "access.complimentary_ended": "complimentary"}
@@ -95,6 +96,21 @@ async def held_by(session: AsyncSession, application: str, order_ids: Collection
     return {one: FINDING_OF_HOLD[row["hold"]] for one, row in found.items() if row["hold"] in FINDING_OF_HOLD}
 
 
+async def fulfilled_by(session: AsyncSession, application: str, order_id: str) -> list[str]:
+    """The handlers that fulfil and succeeded on the order, by name; others may have been given up. Of a renamed one the
+    new one did what the old one left (case F33)."""
+    asked = (await requests(session, application, [event_id := _request(application, order_id)])).get(event_id)
+    if asked is None:
+        return []
+    runs = [asked.runs, *(step.runs for step in asked.steps)]
+    return sorted({handler for some in runs for handler, state in some.items() if state == RunStatus.SUCCEEDED})
+
+
+def _request(application: str, order_id: str) -> str:
+    """The id of the event that asks for the order's fulfilment."""
+    return derived_id(application, REQUESTED, f"order:{order_id}", "order")
+
+
 async def _order(session: AsyncSession, word: str, order_id: str, seen: str | None, application: str) -> None:
     found = await rows_of(session, fulfilment.ORDERS, application, order_id=order_id)
     if not found:
@@ -130,7 +146,7 @@ async def _not_paid(session: AsyncSession, order_id: str, application: str) -> N
 async def _may_not_be_sent(session: AsyncSession, order_id: str, application: str) -> None:
     """What was asked for would go out although the money is given back: by its next attempt, or by who replays what is
     dead. And of what went out nothing is left to be said."""
-    event_id = derived_id(application, REQUESTED, f"order:{order_id}", "order")
+    event_id = _request(application, order_id)
     asked = (await requests(session, application, [event_id])).get(event_id)
     if asked is None or asked.arrived_at is None:
         raise UsageError("its fulfilment was requested and is on its way to the handlers: say it again in a moment")

@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 
 import handlers
+from consumer.cli.repairing import say
 from consumer.console.alarms.queues import KINDS
 from consumer.ledger import Database
-from consumer.ledger.handling import events
+from consumer.ledger.handling import events, runs
+from consumer.ledger.handling.dead import DISCARDED_WAITING
+from consumer.ledger.tables import RunStatus
+from consumer.plugin import derived_id
 from handlers.fulfilment.order import FINDING_OF_HOLD
 from tests.contract.ledger import facts
 from tests.support.desk import Desk
@@ -209,6 +213,41 @@ def test_an_order_that_nobody_knows_is_marked_paid_only_when_that_is_said(desk: 
     refused = desk.ask(*words, code=2)
     assert "--unknown" in refused
     assert desk.ask(*words, "--unknown")["event_id"].startswith("drv_")
+
+
+# case: F33
+@pytest.mark.usefixtures("upgraded")
+def test_who_gives_up_an_order_is_told_who_fulfilled_it(
+    desk: Desk, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`old:ship` was renamed, and its run given up; `new:ship` had the order by a replay, and shipped it."""
+    asked: list[str] = []
+    monkeypatch.setattr(say, "consent", lambda question, yes: asked.append(question))
+    url = environ["CONSUMER_DATABASE_URL"]
+    id_ = derived_id("default", "fulfilment.requested", "order:A-1", "order")
+    given = replace(facts.event(1), id=id_, type="fulfilment.requested", key="order:A-1", order_id="A-1")
+    made = [
+        replace(facts.run(1, handler="old:ship", status=RunStatus.SKIPPED), event_id=id_, code=DISCARDED_WAITING),
+        replace(facts.run(1, handler="new:ship", status=RunStatus.SUCCEEDED, blocking=False), event_id=id_),
+    ]
+
+    async def fill() -> None:
+        database = Database(url)
+        async with database.transaction() as session:
+            await events.record(session, [given], facts.NOW)
+            await runs.add(session, made, facts.NOW)
+        await database.stop()
+
+    asyncio.run(fill())
+    with sqlite3.connect(url.split("///", 1)[1]) as database:
+        order = "INSERT INTO fulfilment_order (application, order_id, observed_version, paid_at, requested_at)"
+        at = "2026-01-01 00:00:00.000000"
+        database.execute(f"{order} VALUES ('default', 'A-1', 0, ?, ?)", [at, at])
+    database.close()
+    desk.ask("say", "fulfilment.unfulfillable", "A-1", "--reason", "refunded")
+    assert asked == [
+        "fulfilment.unfulfillable A-1 (new:ship succeeded on it: only where nothing went out, or it came back)?"
+    ]
 
 
 @pytest.mark.usefixtures("upgraded")

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import Table, update
 
 from consumer.console.alarms.queues import findings
+from consumer.console.operators.subjects import fulfilled_by
 from consumer.console.operators.vocabulary import RULES, WORDS, checked
 from consumer.console.operators.words import say
 from consumer.errors import NotFound, UsageError
@@ -294,6 +295,8 @@ async def test_what_one_handler_did_and_another_was_to_do_no_more_can_be_unfulfi
     async with sqlite_ledger.transaction() as session:
         found = await dead.search(session, dead.DeadFilter(handler="shop:ship"))
         assert await dead.discard(session, found, by="op", reason="refunded", now=START) == 1
+        assert await fulfilled_by(session, "default", "paid") == ["shop:mail"]  # who consents is told of it
+        assert await fulfilled_by(session, "default", "held") == []
     await speak(sqlite_ledger, "fulfilment.unfulfillable", "paid")
 
 

@@ -278,6 +278,7 @@ EVERY_WAY: Mapping[str, list[dict[str, Any]]] = {
     "console.belongings.of_customer": [{"customer": "cu-1", "application": one} for one in (None, "default")],
     "console.belongings.whose": [{"customer": "cu-1", "application": one} for one in (None, "default")],
     "console.belongings.of_subscription": [{"application": one} for one in (None, "default")],
+    "console.operators.subjects.fulfilled_by": [{"order_id": "past_1000001"}],
     "console.operators.subjects.held_by": [{"order_ids": ["past_1000001", "order-5"]}],
     "console.operators.subjects.require": [
         {"word": "fulfilment.released", "subject": "past_1000001"},
