@@ -177,10 +177,11 @@ async def _operator_sources(ctx: Context, customer: str) -> tuple[list[OperatorS
     wanted = select(SOURCES).where(
         SOURCES.c.application == ctx.application, SOURCES.c.customer == customer, SOURCES.c.ended_at.is_(None)
     )
-    wanted = wanted.order_by(SOURCES.c.id)  # what is derived again names its reasons in the same order
     grants: list[OperatorSource] = []
     holds: list[OperatorSource] = []
-    for row in (await ctx.session.execute(wanted)).mappings():
+    rows = (await ctx.session.execute(wanted)).mappings().all()
+    # What is derived again names its reasons in the same order. Sorted in SQL a planner walks through all sources.
+    for row in sorted(rows, key=lambda row: str(row["id"])):
         source = OperatorSource(id=row["id"], entitlement=row["entitlement"], until=row["until"])
         (holds if row["kind"] == "hold" else grants).append(source)
     return grants, holds
