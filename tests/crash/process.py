@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from consumer.app import App, root
+from consumer.app import App, log_parts
 from consumer.broker import Broker, EmbeddedBroker, KafkaBroker
 from consumer.runtime.leader import Leader
 from consumer.settings import Role, load_settings
@@ -44,7 +44,8 @@ def _main(role: Role, environ: dict[str, str], point: Point | None) -> None:
         assert hasattr(module, name)
         setattr(module, name, LEASE_S)
     Leader.__init__ = _with_short_lease(Leader.__init__)  # type: ignore[method-assign]  # as said above
-    root.open_broker = _open_broker  # type: ignore[attr-defined]  # the composition root's own import
+    assert hasattr(log_parts, "open_broker")
+    log_parts.open_broker = _open_broker
     if point is not None:
         arm(point)
     asyncio.run(_run(role, environ))
