@@ -308,6 +308,8 @@ async def test_what_a_handler_wrote_that_is_not_here_by_that_name_is_not_dropped
     for what in ("all", "fulfilment"):
         refused = await rebuilt("--without", "no:body", code=2, what=what)
         assert "--without names a handler of which no run succeeded" in refused
+        refused = await rebuilt("--without", "fulfilment:order_paid", code=2, what=what)
+        assert "--without names a handler that is built in" in refused
     assert "handlers=writer:tally)" in await rebuilt(code=1, what="counts", more=mapped), "it is played by `all` alone"
     await rebuilt("--without", "counts:tally", "--without", "writer:tally", what="counts")
     assert await times() == []

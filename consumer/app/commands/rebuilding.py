@@ -80,6 +80,10 @@ async def require_known(
     done = set(await past.done_by(session))
     if unknown := sorted(set(but) - done - here.keys()):
         raise UsageError("--without names a handler of which no run succeeded", handlers=", ".join(unknown)[:500])
+    if ours := sorted(name for name in but if name in here and here[name].is_built_in):
+        raise UsageError(
+            "--without names a handler that is built in: its tables are never in part", handlers=", ".join(ours)
+        )
     if plugin in TOGETHER:
         return []
     rows = {row.name: row for row in await handlers.everyone(session)}
